@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 began = time.perf_counter()
 from penstock.run.folder import RunFolder
-from penstock.watch import report
+from penstock.watch.report.screen import summary
 from penstock.watch.facts.run_view import RunView
 folder = RunFolder(Path(sys.argv[1]))
 imported = time.perf_counter()
@@ -50,7 +50,7 @@ def looked(view):
     return time.perf_counter() - took, {str(c): s for c, s in view.account.ledger.seconds.items()}
 
 if sys.argv[2] == "report":
-    found = report.summary(folder)
+    found = summary(folder)
     out = {"report_s": time.perf_counter() - began, "ledger": found["ledger"]}
     out["report_cpu_s"] = time.process_time()
     out["again_s"], _ = looked(RunView(folder))

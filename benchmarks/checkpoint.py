@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from penstock.guard.format.published import Checkpoint, hash_file
+from penstock.guard.format.published import StoredCheckpoint, hash_file
 from penstock.guard.format.reader import IndexReader
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers.stores import DiskStore
@@ -159,7 +159,7 @@ class Ours(Case):
         return not self.saver.busy and not self.saver.writing
 
     def torn(self, step: int) -> list[str]:
-        found = Checkpoint(self.folder / f"step-{step:08d}")
+        found = StoredCheckpoint(self.folder / f"step-{step:08d}")
         index = found.index()
         reader = IndexReader(found.path, index)
         return [

@@ -15,6 +15,7 @@ from rich.console import Console
 from penstock import output
 from penstock.cli.show import print_json
 from penstock.launch.prepare.listener import Listener, SafeListener
+from penstock.ledger.journal.events import DisplayFailed
 from penstock.output import BROKEN_PIPE, Output, OutputFailed
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -166,5 +167,5 @@ def test_a_run_outlives_its_display_and_its_ranks_their_logs(
     assert "Traceback" not in ended.stderr
     assert ended.stderr.count("standard output: Broken pipe") == 1
     assert summary(folder)["status"] == "done"
-    (event,) = RunView(folder).supervisor_events_of("display_failed")
+    (event,) = RunView(folder).supervisor_events_of(DisplayFailed)
     assert event.payload["error"] == "standard output: Broken pipe"

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.launch.prepare import own_code
 from penstock.run.fingerprint import fingerprint
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.run import Run
 from penstock.train.rank import refuse_other_code
 from penstock.watch.outlets.callbacks import Callbacks
@@ -258,17 +259,16 @@ def test_a_run_whose_own_code_has_changed_is_refused(
     file = tmp_path / "mine.py"
     file.write_text("def mine(logits, targets): return logits[:, 0]\n")
     run = penstock.load(TABLE, fields)
-    before, numbers = own_code.check_code_unchanged(run, {}), fingerprint(run)
-    assert own_code.check_code_unchanged(run, before) == before
-    assert (
-        own_code.check_code_unchanged(run, {}) == before
-    )  # of a run that began before this was kept
-    refuse_other_code(run, before)
+    # Of a new run, or one that began before this was kept.
+    hashes, numbers = own_code.check_code_unchanged(run, LaunchRecord()), fingerprint(run)
+    before = LaunchRecord.from_json(hashes)
+    assert own_code.check_code_unchanged(run, before) == hashes == before.sources
+    refuse_other_code(run, hashes)
     file.write_text("def mine(logits, targets): return logits[:, 1]\n")
     with pytest.raises(PenstockError, match=r"mine\.py has changed since run 'x' began"):
         own_code.check_code_unchanged(run, before)
     with pytest.raises(PenstockError, match=r"mine\.py has changed since the run was launched"):
-        refuse_other_code(run, before)
+        refuse_other_code(run, hashes)
     assert fingerprint(run) != numbers
 
 

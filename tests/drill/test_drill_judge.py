@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from journal_lines import line_of
 from penstock.drill.audit import SampleCounts
 from penstock.drill.clock import AttemptBeats, PhaseBeat
 from penstock.drill.facts import DrillFacts
 from penstock.drill.faults import DrillFault, InjectedFault
 from penstock.drill.judge import judge
-from penstock.ledger.journal.read import JournalLine
 from penstock.meter.clock import now
 
 FAULT = DrillFault("kill_forward", "a kill", ("fault",))
@@ -50,7 +50,7 @@ def killed(**changes: Any) -> DrillFacts:
     died = T0 + 1.0 + 3.5
     facts = replace(
         baseline(),
-        events=[JournalLine(died + 0.1 + OFFSET, "fault", attempt=0, payload={"reason": "killed"})],
+        events=[line_of(died + 0.1 + OFFSET, "fault", attempt=0, payload={"reason": "killed"})],
         injected=[InjectedFault(died, 0, 0, "kill in forward", lethal=True)],
         attempts=[
             AttemptBeats({0: beats(T0, 1, 4, died)}, died),
@@ -103,7 +103,7 @@ def test_each_broken_promise_fails_and_is_said(changes: dict[str, Any], said: st
 
 def test_a_fault_that_nobody_asked_for_fails() -> None:
     facts = killed()
-    own = JournalLine(facts.events[0].t + 1, "fault", attempt=1, payload={"reason": "a bug"})
+    own = line_of(facts.events[0].t + 1, "fault", attempt=1, payload={"reason": "a bug"})
     verdict = judge(FAULT, baseline(), replace(facts, events=[*facts.events, own]), batch=4)
     assert "attempt 1 ended by itself: a bug" in verdict.why
 
@@ -120,12 +120,12 @@ def test_what_a_rank_lives_through_must_not_end_its_attempt() -> None:
 def test_a_rank_that_nobody_hit_must_not_be_lost() -> None:
     facts = killed()
     payload: dict[str, object] = {"rank": 1, "ranks": [1, 1], "reason": "a bug"}
-    own = JournalLine(facts.events[0].t + 1, "lost", attempt=0, payload=payload)
+    own = line_of(facts.events[0].t + 1, "lost", attempt=0, payload=payload)
     live = FAULT.in_live_mode()
     verdict = judge(live, baseline(), replace(facts, events=[*facts.events, own]), batch=4)
     assert "rank 1 was lost by itself: a bug" in verdict.why
-    told = replace(own, payload=payload | {"rank": 0})
-    assert judge(live, baseline(), replace(facts, events=[told]), batch=4).detected_by == "lost"
+    aimed = line_of(own.t, "lost", attempt=0, payload=payload | {"rank": 0})
+    assert judge(live, baseline(), replace(facts, events=[aimed]), batch=4).detected_by == "lost"
 
 
 def test_a_death_is_dated_when_it_is_seen_and_a_hang_when_it_began() -> None:
@@ -134,7 +134,7 @@ def test_a_death_is_dated_when_it_is_seen_and_a_hang_when_it_began() -> None:
     ledger = {"down": 1.6, "redo": 1.9, "checkpoint": 0.0}
     late = replace(facts, events=[fault], ledger=ledger)
     assert judge(FAULT, baseline(), late, batch=4).why == []
-    hang = replace(late, events=[replace(fault, kind="hang"), fault])
+    hang = replace(late, events=[line_of(fault.t, "hang", attempt=0), fault])
     assert len(judge(replace(FAULT, reported_by=("hang",)), baseline(), hang, batch=4).why) == 2
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from journal_lines import line_of
 from penstock.cli.main import app
 from penstock.drill import damage, scratch_run
 from penstock.drill.attempts import read_attempts
@@ -23,7 +24,6 @@ from penstock.drill.needs import missing
 from penstock.drill.store_proxy import StoreProxy
 from penstock.errors import PenstockError
 from penstock.guard.detect.pulse import Pulse
-from penstock.ledger.journal.read import JournalLine
 from penstock.run.load import load
 
 MakeFile = Callable[..., Path]
@@ -178,10 +178,10 @@ def test_lives_are_read_from_the_pulses_of_the_ranks(tmp_path: Path) -> None:
     with (audit / "pulse-a0001-r00000").open("ab") as file:
         file.write(b"torn")
     supervised = [
-        JournalLine(1.0, "invocation"),
-        JournalLine(2.0, "launch", attempt=0),
-        JournalLine(3.0, "fault", attempt=0),
-        JournalLine(4.0, "launch", attempt=1),
+        line_of(1.0, "invocation"),
+        line_of(2.0, "launch", attempt=0),
+        line_of(3.0, "fault", attempt=0),
+        line_of(4.0, "launch", attempt=1),
     ]
     first, second = read_attempts(audit, supervised, [blow], ranks=2)
     assert [(beat.step, beat.phase) for beat in second.beats[0]] == [
@@ -199,9 +199,9 @@ def test_lives_are_read_from_the_pulses_of_the_ranks(tmp_path: Path) -> None:
 def test_a_rank_that_the_others_went_on_without_is_no_end_of_a_life(tmp_path: Path) -> None:
     Pulse(tmp_path, 0, 0, audit=tmp_path).at("ready", 0)
     supervised = [
-        JournalLine(1.0, "invocation"),
-        JournalLine(2.0, "launch", attempt=0),
-        JournalLine(8.0 + OFFSET_S, "lost", attempt=0, payload={"ranks": [2, 3], "rank": 3}),
+        line_of(1.0, "invocation"),
+        line_of(2.0, "launch", attempt=0),
+        line_of(8.0 + OFFSET_S, "lost", attempt=0, payload={"ranks": [2, 3], "rank": 3}),
     ]
     blow = InjectedFault(7.5, 0, 3, "kill", lethal=True)
     (life,) = read_attempts(tmp_path, supervised, [blow], ranks=4)

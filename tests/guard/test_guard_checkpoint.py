@@ -18,7 +18,7 @@ from one_rank import Alone
 from penstock.errors import RunFailed
 from penstock.guard import checkpoints
 from penstock.guard.detect.fingerprints import weights_hash
-from penstock.guard.format.published import Checkpoint, newest_path, published_checkpoints
+from penstock.guard.format.published import StoredCheckpoint, newest_path, published_checkpoints
 from penstock.guard.tiers import stores
 from penstock.guard.tiers.search import CheckpointSearch
 from penstock.guard.tiers.stores import DiskStore
@@ -54,10 +54,12 @@ class Small:
     def hash(self) -> str:
         return weights_hash(self.weights, None)
 
-    def save(self, folder: Path, step: int, local: dict[str, Any] | None = None) -> Checkpoint:
+    def save(
+        self, folder: Path, step: int, local: dict[str, Any] | None = None
+    ) -> StoredCheckpoint:
         return checkpoints.save(folder, step, self.state, local or {}, {"step": step}, Alone())
 
-    def load(self, saved: Checkpoint) -> None:
+    def load(self, saved: StoredCheckpoint) -> None:
         checkpoints.load(saved, self.state, Alone())
 
 
@@ -69,14 +71,14 @@ def small() -> Small:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> StoredCheckpoint:
     """One good checkpoint with local state, to be copied and damaged."""
     made = Small()
     made.go_on(2)
     return made.save(tmp_path_factory.mktemp("whole"), 2, {"residual.0": torch.randn(50)})
 
 
-def newest_good(folder: Path, world: Any) -> tuple[Checkpoint | None, list[str]]:
+def newest_good(folder: Path, world: Any) -> tuple[StoredCheckpoint | None, list[str]]:
     """As a rank looks for it, on disk alone."""
     found = CheckpointSearch([], [DiskStore(folder)], folder, "a run", world).newest_good()
     return found.checkpoint, found.rejected
@@ -92,7 +94,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def test_a_checkpoint_has_the_parts_it_says(whole: Checkpoint) -> None:
+def test_a_checkpoint_has_the_parts_it_says(whole: StoredCheckpoint) -> None:
     assert names_in(whole.path) == [
         "index.json",
         "local-r00000.safetensors",
@@ -142,9 +144,9 @@ FILES = [
 @pytest.mark.parametrize("pattern", FILES)
 @pytest.mark.parametrize("harm", ["first", "middle", "last", "truncated", "longer", "deleted"])
 def test_any_change_of_any_file_is_noticed(
-    tmp_path: Path, whole: Checkpoint, pattern: str, harm: str
+    tmp_path: Path, whole: StoredCheckpoint, pattern: str, harm: str
 ) -> None:
-    copy = Checkpoint(tmp_path / whole.path.name)
+    copy = StoredCheckpoint(tmp_path / whole.path.name)
     shutil.copytree(whole.path, copy.path)
     (path,) = copy.path.glob(pattern)
     size = path.stat().st_size
@@ -163,10 +165,10 @@ def test_any_change_of_any_file_is_noticed(
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_damaged_manifest_is_a_finding_never_a_crash(
-    whole: Checkpoint, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    whole: StoredCheckpoint, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """A bit of the manifest flips: it is noticed, or the manifest still says the same."""
-    copy = Checkpoint(tmp_path_factory.mktemp("manifest"))
+    copy = StoredCheckpoint(tmp_path_factory.mktemp("manifest"))
     manifest = (whole.path / "manifest.json").read_bytes()
     (copy.path / "state").mkdir()
     for part in whole.path.rglob("*"):
@@ -184,16 +186,16 @@ def test_a_damaged_manifest_is_a_finding_never_a_crash(
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"files": []}', '{"files": {"a": 1}}'])
 def test_a_manifest_of_another_kind_is_a_finding(
-    tmp_path: Path, whole: Checkpoint, text: str
+    tmp_path: Path, whole: StoredCheckpoint, text: str
 ) -> None:
-    copy = Checkpoint(tmp_path / whole.path.name)
+    copy = StoredCheckpoint(tmp_path / whole.path.name)
     shutil.copytree(whole.path, copy.path)
     (copy.path / "manifest.json").write_text(text)
     assert len(copy.find_damage()) == 1
 
 
-def test_ranks_share_the_reading_and_miss_nothing(tmp_path: Path, whole: Checkpoint) -> None:
-    copy = Checkpoint(tmp_path / whole.path.name)
+def test_ranks_share_the_reading_and_miss_nothing(tmp_path: Path, whole: StoredCheckpoint) -> None:
+    copy = StoredCheckpoint(tmp_path / whole.path.name)
     shutil.copytree(whole.path, copy.path)
     for name in copy.files():
         flip(copy.path / name, 0)
@@ -256,7 +258,7 @@ def test_the_newest_good_one_is_found_and_damaged_ones_are_put_aside(
     flip(paths[3] / "scalars.json", 5)
     (paths[2] / "state" / ".metadata").unlink()
     found, rejected = newest_good(tmp_path, Alone())
-    assert found == Checkpoint(paths[1])
+    assert found == StoredCheckpoint(paths[1])
     assert rejected == [
         "step-00000003: scalars.json: content does not match its hash",
         "step-00000002: state/.metadata: missing",
@@ -286,7 +288,7 @@ def test_all_damaged_is_said_and_not_trained_over(tmp_path: Path, small: Small) 
     # Nothing is renamed, so a disk that could not be read for a moment has lost nothing.
     assert names_in(tmp_path) == ["step-00000001", "step-00000002"]
     flip(tmp_path / "step-00000002" / "scalars.json", 0)
-    assert newest_good(tmp_path, Alone()) == (Checkpoint(tmp_path / "step-00000002"), [])
+    assert newest_good(tmp_path, Alone()) == (StoredCheckpoint(tmp_path / "step-00000002"), [])
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
@@ -426,7 +428,7 @@ def test_two_ranks_save_judge_and_refuse_together(
     assert names_in(tmp_path) == [".damaged-00000002", "step-00000001"]
 
 
-def test_scalars_are_plain_json(whole: Checkpoint) -> None:
+def test_scalars_are_plain_json(whole: StoredCheckpoint) -> None:
     assert json.loads((whole.path / "scalars.json").read_text()) == {"step": 2}
 
 

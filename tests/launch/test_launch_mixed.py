@@ -16,7 +16,7 @@ from old_formats import as_format
 from penstock.drill import audit
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.format.manifest import MANIFEST
-from penstock.guard.format.published import Checkpoint, published_checkpoints
+from penstock.guard.format.published import StoredCheckpoint, published_checkpoints
 from penstock.launch.prepare.adopt import adopt
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.resume import decide_resume
@@ -303,7 +303,7 @@ def test_a_foreign_checkpoint_that_came_while_it_ran_does_not_stand_for_the_own_
     start(load(path), listener=Drops())
     assert is_exact(folder, done)
     newest = published_checkpoints(folder.checkpoints)[0]
-    assert newest.read_manifest().run == Checkpoint(step(folder, 9)).read_manifest().run
+    assert newest.read_manifest().run == StoredCheckpoint(step(folder, 9)).read_manifest().run
     assert decide_resume(folder, load(path)).finished
 
 
@@ -506,7 +506,7 @@ def test_a_run_goes_on_from_an_adopted_checkpoint(run_file: MakeFile, cut_off: C
     assert (made.step, made.name, made.replaced) == (6, "other", (6, 9))
     how = decide_resume(folder, load(path))
     assert (how.step, how.tier) == (6, "disk")
-    origin = Checkpoint(step(folder, 6)).read_manifest().origin
+    origin = StoredCheckpoint(step(folder, 6)).read_manifest().origin
     assert (origin["name"], origin["step"]) == ("other", 6)
     (event,) = told(folder, "adopted")
     assert (event["step"], event["name"], event["path"]) == (6, "other", str(backup))

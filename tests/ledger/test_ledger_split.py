@@ -7,18 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal_lines import line_of
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.read import JournalLine, read_events
+from penstock.ledger.journal.events import StepTraced
+from penstock.ledger.journal.read import JournalLine, LineOf, lines_of, read_events
 from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.ledger.merge import merge
 from penstock.ledger.split import UNTRACED, ComputeSplits
 
+Traced = LineOf[StepTraced]
 
-def trace(rank: int, step: int = 1, peers: tuple[int, int] = (0, 1), **split: Any) -> JournalLine:
+
+def traced(line: JournalLine) -> Traced:
+    (same,) = lines_of([line], StepTraced)
+    return same
+
+
+def trace(rank: int, step: int = 1, peers: tuple[int, int] = (0, 1), **split: Any) -> Traced:
     cells = split.get("collectives", [])
     payload = {"step": step, "split": split, "count": len(cells), "peers": list(peers)}
     payload["stage"] = [0, 3]
-    return JournalLine(0.0, "trace", attempt=0, ranks=range(rank, rank + 1), payload=payload)
+    return traced(line_of(0.0, "trace", None, 0, range(rank, rank + 1), payload))
 
 
 def test_nothing_traced_is_all_compute() -> None:
@@ -80,7 +89,7 @@ lines = st.builds(
 
 
 @given(st.lists(lines, max_size=12))
-def test_shares_of_any_traces_add_up_to_one(found: list[JournalLine]) -> None:
+def test_shares_of_any_traces_add_up_to_one(found: list[Traced]) -> None:
     splits = ComputeSplits.of(found)
     for rank in range(7):
         shares = splits.shares(rank)
@@ -104,8 +113,8 @@ garbage = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["step", "split", "count", "peers", "stage"]), garbage))
 def test_a_damaged_line_says_nothing(payload: dict[str, Any]) -> None:
-    event = JournalLine(0.0, "trace", ranks=range(1), payload=payload)
-    shares = ComputeSplits.of([event, trace(0, compute=1.0)]).shares(0)
+    line = traced(line_of(0.0, "trace", ranks=range(1), payload=payload))
+    shares = ComputeSplits.of([line, trace(0, compute=1.0)]).shares(0)
     assert sum(shares.values()) == pytest.approx(1)
 
 

@@ -12,6 +12,7 @@ from penstock.meter.probe_list import items
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.hardware.precision import settled, speed_of
 from penstock.plan.make import make
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
 
 FAST, SLOW = Bf16Speed(2.0, "this CPU", "measured"), Bf16Speed(0.018, "this CPU", "measured")
@@ -35,7 +36,7 @@ def prepared(run_file, monkeypatch):
         monkeypatch.setattr("penstock.launch.prepare.prepare.measure", lambda machine: speed)
         heard = Heard()
         run = load(run_file(**fields))
-        return prepare(run, {}, devices.find(), heard), heard.warnings
+        return prepare(run, LaunchRecord(), devices.find(), heard), heard.warnings
 
     return settle
 
@@ -54,7 +55,7 @@ def test_this_machine_is_measured_in_both_formats():
 def test_a_launch_takes_what_the_machine_does_fast_and_says_why(prepared, speed, chosen):
     found, warnings = prepared(speed, **{"train.precision": "auto"})
     assert found.run.train.precision == chosen
-    _, plan = found.plan_launch({})
+    _, plan = found.plan_launch(LaunchRecord())
     assert plan["precision_why"] == speed.words
     assert plan["predicted"]["layout"]
     assert not warnings

@@ -24,7 +24,7 @@ def written(**sections: Any) -> dict[str, Any]:
     run = with_choices(Run.model_validate({"name": "x", **model, **train, **sections}))
     run = run.model_copy(update={"train": run.train.model_copy(update={"precision": "fp32"})})
     prepared = PreparedRun(run, DatasetSizes(300, 640, 1280), CPU, "x@1", "hash", "x@1")
-    return prepared.plan_launch({"forked_from": {"run": "old", "step": 7}})[1]
+    return prepared.plan_launch(LaunchRecord(forked_from=ForkOrigin("old", 7)))[1]
 
 
 def test_every_field_of_a_launch_is_read_as_it_was_written(tmp_path: Path) -> None:

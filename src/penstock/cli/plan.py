@@ -1,7 +1,7 @@
 """`penstock plan`: predict a run before it is paid for."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,10 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.schema.run import Run
+
+if TYPE_CHECKING:
+    from penstock.plan.hardware.cluster import Machine
+    from penstock.plan.plan import Plan
 
 
 def plan(
@@ -56,16 +60,13 @@ def plan(
 ) -> None:
     """Does it fit, how fast, how long, what does it cost, what limits it. Starts nothing."""
     from penstock.cli import scale as scaling
-    from penstock.plan import screen
     from penstock.plan.hardware.cluster import machine_for
-    from penstock.plan.job.layout import NothingFits
-    from penstock.plan.make import make
     from penstock.plan.not_here import known_shape
 
     run, notes = known_shape(load(file, overrides or []))
     if calibrate:
         _fold(run)
-    found = machine_for(run)
+    cluster = machine_for(run)
     if svg is not None and scale is None:
         raise PenstockError("--svg draws what --scale finds; give both: --scale 8..1024 --svg FILE")
     others: dict[str, object] = {
@@ -76,18 +77,34 @@ def plan(
     }
     if scale is not None:
         _refuse_second_question(others)
-        scaling.scale(run, found, scale, svg, json)
+        scaling.scale(run, cluster, scale, svg, json)
         return
     if deadline is not None or budget is not None:
-        scaling.best_nodes(run, found, deadline, budget, json)
+        scaling.best_nodes(run, cluster, deadline, budget, json)
         return
+    made = _make(run, cluster.machine, (*cluster.warnings, *notes), json)
+    _print(made, explain, detail, json)
+    _refuse_unfit(made)
+
+
+def _make(run: Run, machine: "Machine", warnings: tuple[str, ...], json: bool) -> "Plan":
+    """Plan the run; where nothing fits, say so as JSON too."""
+    from penstock.plan.job.layout import NothingFits
+    from penstock.plan.make import make
+
     try:
-        made = make(run, found.machine, (*found.warnings, *notes))
+        return make(run, machine, warnings)
     except NothingFits as error:
         if json:
-            why = {"run": run.name, "machine": found.machine.name, "fits": False, "why": str(error)}
-            show.print_json(why | {"tried": error.tried, "warnings": [*found.warnings, *notes]})
+            why = {"run": run.name, "machine": machine.name, "fits": False, "why": str(error)}
+            show.print_json(why | {"tried": error.tried, "warnings": list(warnings)})
         raise RunFailed(str(error)) from None
+
+
+def _print(made: "Plan", explain: str | None, detail: bool, json: bool) -> None:
+    """Print the plan, or how one of its numbers came about."""
+    from penstock.plan import screen
+
     if explain is not None:
         table, lines = {"explain": made.explain(explain).split("\n  ")}, [made.explain(explain)]
     else:
@@ -99,6 +116,10 @@ def plan(
         lines += ["", *screen.detail(made)]
     for line in lines:
         show.out.print(line, markup=False, soft_wrap=True)
+
+
+def _refuse_unfit(made: "Plan") -> None:
+    """Raise RunFailed for a plan that needs too much memory or money."""
     if not made.memory.fits:
         short = (made.memory.peak_bytes - made.memory.capacity_bytes) / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB")

@@ -12,6 +12,7 @@ from penstock.drill.clock_shift import ClockShift
 from penstock.drill.drill_run import DrillRun
 from penstock.drill.small_disk import SmallDisk
 from penstock.drill.store_proxy import ENDPOINT, StoreProxy
+from penstock.ledger.journal.events import StopSignal, StragglerChanged
 
 OutsideAction = Callable[[DrillRun], None]
 DAY_S = 86_400.0
@@ -37,9 +38,7 @@ def preempt(drill_run: DrillRun) -> None:
     held = drill_run.wait_for_held_rank()
     drill_run.record_injection("SIGTERM to the supervisor", held)
     drill_run.process.send_signal(signal.SIGTERM)
-    drill_run.wait_until(
-        lambda: drill_run.event("asked_to_stop") is not None, "nobody heard the notice"
-    )
+    drill_run.wait_until(lambda: bool(drill_run.events(StopSignal)), "nobody heard the notice")
     drill_run.release()
     drill_run.end()
     drill_run.start()
@@ -59,7 +58,7 @@ def slow_rank(drill_run: DrillRun) -> None:
             os.kill(held.pid, signal.SIGCONT)
         time.sleep(going_s)
     drill_run.wait_until(
-        lambda: drill_run.event("straggler") is not None or drill_run.ended(),
+        lambda: bool(drill_run.events(StragglerChanged)) or drill_run.ended(),
         "no straggler was reported",
     )
     drill_run.release(1)

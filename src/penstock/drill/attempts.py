@@ -7,7 +7,13 @@ from pathlib import Path
 from penstock.drill.clock import AttemptBeats, PhaseBeat
 from penstock.drill.faults import OFFSET_S, InjectedFault
 from penstock.guard.detect.pulse import PHASES, TRACE
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.events import (
+    AttemptFailed,
+    AttemptLaunched,
+    InvocationStarted,
+    ReplicaGone,
+)
+from penstock.ledger.journal.read import JournalLine, lines_of
 
 _TRACE = re.compile(r"pulse-a(\d+)-r(\d+)")
 
@@ -22,7 +28,7 @@ def read_attempts(
         assert match, path
         own = traces.setdefault(int(match[1]), {rank: [] for rank in range(ranks)})
         own[int(match[2])] = _beats(path.read_bytes())
-    faulted = {event.attempt: event for event in supervised if event.kind == "fault"}
+    faulted = {line.attempt: line for line in lines_of(supervised, AttemptFailed)}
     made = []
     for number, beats in sorted(traces.items()):
         lost = losses(number, supervised, injected)
@@ -42,12 +48,12 @@ def losses(
 ) -> dict[int, list[float]]:
     """Return, by rank, the faults after which an attempt went on without it (live mode)."""
     found: dict[int, list[float]] = {}
-    for event in supervised:
-        match event.payload.get("ranks") if event.kind == "lost" else None:
-            case [int(first), int(last)] if event.attempt == attempt:
+    for line in lines_of(supervised, ReplicaGone):
+        match line.event.ranks:
+            case [int(first), int(last)] if line.attempt == attempt:
                 hit = range(first, last + 1)
-                own = [one.t for one in injected if one.lethal and one.rank in hit]
-                before = [t for t in own if t <= event.t - OFFSET_S]
+                own = [fault.t for fault in injected if fault.lethal and fault.rank in hit]
+                before = [t for t in own if t <= line.t - OFFSET_S]
                 for rank in hit if before else ():
                     found.setdefault(rank, []).append(max(before))
     return found
@@ -70,6 +76,10 @@ def _ended(beats: dict[int, list[PhaseBeat]]) -> bool:
 
 def _opens(attempt: int, supervised: list[JournalLine]) -> bool:
     """Return whether an attempt is the first launch of its invocation."""
-    before = takewhile(lambda e: not (e.kind == "launch" and e.attempt == attempt), supervised)
-    kinds = [event.kind for event in before if event.kind in ("launch", "invocation")]
-    return not kinds or kinds[-1] == "invocation"
+    launches = lines_of(supervised, AttemptLaunched, InvocationStarted)
+    before = list(takewhile(lambda line: not _launches(line, attempt), launches))
+    return not before or isinstance(before[-1].event, InvocationStarted)
+
+
+def _launches(line: JournalLine, attempt: int) -> bool:
+    return isinstance(line.event, AttemptLaunched) and line.attempt == attempt

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from penstock.guard.format.published import published_folders, step_of
 from penstock.guard.tiers.slots import sealed_slots
-from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.events import CheckpointSpan
+from penstock.ledger.journal.read import lines_of, read_events
 from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.values import whole
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
@@ -42,8 +44,8 @@ def settled(folder: RunFolder) -> bool:
     A save that is still being written would replace what is damaged now.
     """
     files = journal_files(folder.journal, "events")
-    spans = [e for f in files for e in read_events(f.path) if e.kind == "checkpoint"]
-    copied = max((step for e in spans if (step := e.whole("step")) is not None), default=0)
+    spans = [line.event for f in files for line in lines_of(read_events(f.path), CheckpointSpan)]
+    copied = max((step for span in spans if (step := whole(span.step)) is not None), default=0)
     every = load(folder.run_file).guard.checkpoint
     assert not isinstance(every, str), "a scratch run saves every so many steps"
     due = copied // every.steps * every.steps if every.steps else 0

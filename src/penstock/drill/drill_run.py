@@ -17,7 +17,8 @@ from penstock.drill.small_disk import SmallDisk
 from penstock.guard.detect import failpoints
 from penstock.guard.detect.failpoints import Failpoint
 from penstock.launch.supervisor import preload
-from penstock.ledger.journal.read import JournalLine, read_events
+from penstock.ledger.journal.events import AttemptLaunched
+from penstock.ledger.journal.read import E, LineOf, lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 
@@ -137,19 +138,15 @@ class DrillRun:
         """Let a held rank go on."""
         (self.folder.traps / f"{self.armed[number].name}.go").touch()
 
-    def event(self, kind: str) -> JournalLine | None:
-        """Return the supervisor's last event of a kind."""
-        found = read_events(self.folder.journal / SUPERVISOR)
-        return next((event for event in reversed(found) if event.kind == kind), None)
-
-    def count(self, kind: str) -> int:
-        events = read_events(self.folder.journal / SUPERVISOR)
-        return sum(event.kind == kind for event in events)
+    def events(self, cls: type[E]) -> list[LineOf[E]]:
+        """Return the supervisor's events of a class, by time."""
+        return lines_of(read_events(self.folder.journal / SUPERVISOR), cls)
 
     def attempt(self) -> int:
         """Return the number of the last attempt that was launched."""
-        launch = self.event("launch")
-        return -1 if launch is None or launch.attempt is None else launch.attempt
+        launches = self.events(AttemptLaunched)
+        last = launches[-1].attempt if launches else None
+        return -1 if last is None else last
 
     def record_injection(self, what: str, held: HeldRank, lethal: bool = False) -> None:
         """Record that the drill disturbs the run now."""

@@ -6,7 +6,8 @@ from penstock.drill import audit
 from penstock.drill.attempts import read_attempts
 from penstock.drill.clock import AttemptBeats
 from penstock.drill.faults import InjectedFault
-from penstock.ledger.journal.read import JournalLine, read_events
+from penstock.ledger.journal.events import AttemptFailed
+from penstock.ledger.journal.read import JournalLine, LineOf, lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.run_view import RunView
@@ -28,8 +29,8 @@ class DrillFacts:
     ranks: int
     wall_s: float
 
-    def faults(self) -> list[JournalLine]:
-        return [event for event in self.events if event.kind == "fault"]
+    def faults(self) -> list[LineOf[AttemptFailed]]:
+        return lines_of(self.events, AttemptFailed)
 
 
 def read_facts(

@@ -14,6 +14,14 @@ from dataclasses import dataclass, field
 from penstock.drill.drill_run import DrillRun, HeldRank
 from penstock.drill.namespaces import NamespaceNetwork
 from penstock.launch.supervisor.preload import ForkedProcess
+from penstock.ledger.journal.events import (
+    HostCame,
+    HostLeaving,
+    HostLost,
+    InvocationStarted,
+    JournalEvent,
+    LeaseTaken,
+)
 
 HOSTS = (1, 2)
 FIELDS = ("cluster.nodes=2", "cluster.accelerators=1", "cluster.wait=60 s")
@@ -51,9 +59,10 @@ class MultiHostDrillRun(DrillRun):
         return min(one.wait() for one in self.running.values())
 
     def leader(self) -> int:
-        found = [self.event(kind) for kind in ("invocation", "took_over")]
-        last = max((event for event in found if event), key=lambda event: event.t)
-        return int(str(last.payload["node"]).rsplit("-", 1)[1])
+        began = [(line.t, line.event.node) for line in self.events(InvocationStarted)[-1:]]
+        began += [(line.t, line.event.node) for line in self.events(LeaseTaken)[-1:]]
+        _, node = max(began, key=lambda pair: pair[0])
+        return int(node.rsplit("-", 1)[1])
 
     def follower(self) -> int:
         return next(number for number in HOSTS if number != self.leader())
@@ -63,7 +72,7 @@ class MultiHostDrillRun(DrillRun):
         self.wait_for_held_rank(1)
         if self.running[number].poll() is not None:
             self.start_on(number)
-        self.wait_for_event("host_came", times=2)
+        self.wait_for_event(HostCame, times=2)
         self.release(1)
 
     def kill_host(self, number: int, held: HeldRank) -> None:
@@ -72,9 +81,11 @@ class MultiHostDrillRun(DrillRun):
         self.running[number].send_signal(signal.SIGKILL)
         self.running[number].wait()
 
-    def wait_for_event(self, kind: str, times: int = 1) -> None:
-        """Wait until the supervisor has written so many events of a kind."""
-        self.wait_until(lambda: self.count(kind) >= times or self.ended(), f"no event `{kind}`")
+    def wait_for_event(self, cls: type[JournalEvent], times: int = 1) -> None:
+        """Wait until the supervisor has written so many events of a class."""
+        self.wait_until(
+            lambda: len(self.events(cls)) >= times or self.ended(), f"no event `{cls.kind}`"
+        )
 
     def ended(self) -> bool:
         return all(one.poll() is not None for one in self.running.values())
@@ -97,7 +108,7 @@ def host_lost(drill_run: MultiHostDrillRun) -> None:
     held, other = drill_run.wait_for_held_rank(), drill_run.follower()
     drill_run.kill_host(other, held)
     drill_run.release()
-    drill_run.wait_for_event("host_lost")
+    drill_run.wait_for_event(HostLost)
     drill_run.comes_back(other)
 
 
@@ -107,7 +118,7 @@ def head_lost(drill_run: MultiHostDrillRun) -> None:
     held, leader = drill_run.wait_for_held_rank(), drill_run.leader()
     drill_run.kill_host(leader, held)
     drill_run.release()
-    drill_run.wait_for_event("took_over")
+    drill_run.wait_for_event(LeaseTaken)
     drill_run.comes_back(leader)
 
 
@@ -117,7 +128,7 @@ def host_notice(drill_run: MultiHostDrillRun) -> None:
     held, other = drill_run.wait_for_held_rank(), drill_run.follower()
     drill_run.record_injection(f"SIGTERM to host {other}", held)
     drill_run.running[other].send_signal(signal.SIGTERM)
-    drill_run.wait_for_event("host_leaves")
+    drill_run.wait_for_event(HostLeaving)
     drill_run.release()
     drill_run.wait_until(
         lambda: drill_run.running[other].poll() is not None, "the host did not leave"
@@ -132,7 +143,7 @@ def network_cut(drill_run: MultiHostDrillRun) -> None:
     drill_run.record_injection(f"link of host {other} down", held, lethal=True)
     drill_run.net.cut(other)
     drill_run.release()
-    drill_run.wait_for_event("host_lost")
+    drill_run.wait_for_event(HostLost)
     drill_run.net.mend(other)
     drill_run.comes_back(other)
 

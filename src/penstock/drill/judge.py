@@ -7,6 +7,8 @@ from typing import Any
 from penstock.drill.clock import CAUSES, SEEN_S, SLACK_S, account, agree, next_new_step
 from penstock.drill.facts import DrillFacts
 from penstock.drill.faults import OFFSET_S, DrillFault
+from penstock.ledger.journal.events import AttemptFailed, HangFound, ReplicaGone
+from penstock.ledger.journal.read import lines_of
 
 LOOK_S = 0.2  # the longest time between two readings of the pulses
 NOISE = 1e-3  # relative, of a loss: another layout adds the same numbers in another order
@@ -96,15 +98,15 @@ def _fell(fault: DrillFault, facts: DrillFacts) -> list[str]:
     aimed = {one.attempt for one in facts.injected if one.lethal}
     aimed |= {attempt + 1 for attempt in aimed} if fault.refuses else set()
     own = [
-        f"attempt {event.attempt} ended by itself: {event.payload.get('reason')}"
-        for event in facts.faults()
-        if event.attempt not in aimed
+        f"attempt {line.attempt} ended by itself: {line.event.reason}"
+        for line in facts.faults()
+        if line.attempt not in aimed
     ]
     hit = {one.rank for one in facts.injected if one.lethal}
     own += [
-        f"rank {event.payload.get('rank')} was lost by itself: {event.payload.get('reason')}"
-        for event in facts.events
-        if event.kind == "lost" and event.end is None and event.payload.get("rank") not in hit
+        f"rank {lost.rank} was lost by itself: {lost.reason}"
+        for lost in [line.event for line in lines_of(facts.events, ReplicaGone)]
+        if lost.rank not in hit
     ]
     return missed + own
 
@@ -146,9 +148,9 @@ def _first_report(fault: DrillFault, facts: DrillFacts) -> tuple[str, float] | N
     if not facts.injected:
         return None
     began = facts.injected[0].t + OFFSET_S
-    for event in facts.events:
-        if event.kind in fault.reported_by and event.end is None and event.t >= began - 0.05:
-            return event.kind, max(0.0, event.t - began)
+    for line in facts.events:
+        if line.kind in fault.reported_by and line.end is None and line.t >= began - 0.05:
+            return line.kind, max(0.0, line.t - began)
     return None
 
 
@@ -158,16 +160,15 @@ def _seen(facts: DrillFacts) -> list[float]:
     The ledger counts so much of every rank as part of the lost step. The pulse says when a hang
     began, except for the time between two readings, however late the hang is reported.
     """
-    hung = {event.attempt for event in facts.events if event.kind == "hang"}
+    hung = {line.attempt for line in lines_of(facts.events, HangFound)}
     late = []
     for fault in (one for one in facts.injected if one.lethal):
-        told = [
-            event.t - OFFSET_S - fault.t
-            for event in facts.events
-            if event.kind in ("fault", "lost") and event.end is None
-            if event.attempt == fault.attempt
+        delays = [
+            line.t - OFFSET_S - fault.t
+            for line in lines_of(facts.events, AttemptFailed, ReplicaGone)
+            if line.attempt == fault.attempt
         ]
-        after = min((t for t in told if t >= 0), default=0.0)
+        after = min((delay for delay in delays if delay >= 0), default=0.0)
         late.append(LOOK_S if fault.attempt in hung else min(after, SEEN_S))
     return late
 

@@ -26,7 +26,7 @@ from penstock.files import sync
 from penstock.guard.format.file_names import FileTable, plain_path
 from penstock.guard.format.manifest import MANIFEST, manifest_bytes, manifest_fields
 from penstock.guard.format.published import (
-    Checkpoint,
+    StoredCheckpoint,
     best_first,
     file_entry,
     folder_name,
@@ -70,11 +70,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TIERS",
-    "Checkpoint",
     "CheckpointSearch",
     "ListedCheckpoint",
     "SearchResult",
     "SingleProcess",
+    "StoredCheckpoint",
     "best_first",
     "create_identity",
     "list_checkpoints",
@@ -100,7 +100,7 @@ def save(
     scalars: dict[str, Any],
     world: "RankGroup",
     run: str = "",
-) -> Checkpoint:
+) -> StoredCheckpoint:
     """Write, hash and publish a checkpoint; all ranks together. Returns when it is on disk.
 
     `run` is the identity of the run, if the checkpoint belongs to one.
@@ -110,7 +110,7 @@ def save(
 
     disk, final = DiskStore(folder), folder / folder_name(step)
     if world.broadcast((final / MANIFEST).is_file()):
-        return Checkpoint(final)  # the same step of the same run: nothing to add
+        return StoredCheckpoint(final)  # the same step of the same run: nothing to add
     if world.rank == 0:
         disk.begin(step)
     plan = plan_files(state, world)  # nobody writes before the folder is clean
@@ -127,10 +127,12 @@ def save(
             files[name] = file_entry(content)
         disk.publish(step, manifest_bytes(step, files, **manifest_fields(run, scalars)))
     world.gather(None)
-    return Checkpoint(final)
+    return StoredCheckpoint(final)
 
 
-def load(checkpoint: Checkpoint, state: "dict[str, Tensor]", world: "RankGroup | None") -> None:
+def load(
+    checkpoint: StoredCheckpoint, state: "dict[str, Tensor]", world: "RankGroup | None"
+) -> None:
     """Load a checkpoint of any layout into the tensors of `state`.
 
     Each rank reads its own parts. torch's DCP would exchange plans between ranks as pickles; here
@@ -160,7 +162,7 @@ def load(checkpoint: Checkpoint, state: "dict[str, Tensor]", world: "RankGroup |
         raise OSError(f"{checkpoint.path}: {why}") from cause
 
 
-def load_local(checkpoint: Checkpoint, rank: int) -> "dict[str, Tensor]":
+def load_local(checkpoint: StoredCheckpoint, rank: int) -> "dict[str, Tensor]":
     """Load the replica-local state of a rank."""
     from penstock.guard.format.local_file import local_file_name, read_local
 
@@ -214,7 +216,7 @@ def create_identity(folder: RunFolder, run: Run) -> list[str]:
     return copies.notes
 
 
-def problems_of(folder: RunFolder, run: Run, found: Checkpoint) -> list[str]:
+def problems_of(folder: RunFolder, run: Run, found: StoredCheckpoint) -> list[str]:
     """Say why a checkpoint in a run folder cannot be used: damage, or another run's."""
     if damage := found.find_damage():
         return damage

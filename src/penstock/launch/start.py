@@ -36,6 +36,7 @@ from penstock.meter.sampler import metered
 from penstock.plan.job.layout import Layout
 from penstock.policy.restart import WELL
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import with_model_config
 from penstock.run.save import save
 from penstock.run.schema.run import Run
@@ -70,9 +71,8 @@ def start(
         start_on_several_hosts(run, machine, listener, began)
         return folder
     if fresh:
-        prepare(run, {}, machine, listener).plan_launch(
-            {}
-        )  # refuse before the old run is put aside
+        none = LaunchRecord()
+        prepare(run, none, machine, listener).plan_launch(none)  # before the old one is put aside
         archive(folder, run)
     with folder.lock(), _nothing_left(folder):
         mended = repair_plan(folder)
@@ -124,11 +124,11 @@ def _launch(
     began: float,
     mended: list[str],
 ) -> None:
-    before = folder.read_plan()
+    before = folder.read_launch_record()
     prepared = prepare(how.run, before, machine, listener)
     run = prepared.run
     layout, plan = prepared.plan_launch(before)
-    refuse_other_weights(folder, run, plan["vocab"])
+    refuse_other_weights(folder, run, prepared.data.vocab)
     limit = launch_plan.budget_limit(run, folder, layout.ranks, began)
     report_start(how, folder, listener)  # nothing above has refused it
     folder.make()

@@ -14,6 +14,7 @@ from penstock import secret
 from penstock.errors import PenstockError
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.start import start
+from penstock.ledger.journal.events import InvocationStarted, StopSignal
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
@@ -129,9 +130,9 @@ def train_all(
 
 def asked_to_stop(folder: RunFolder) -> bool:
     """Return whether a signal such as Ctrl-C stopped the last invocation of a run."""
-    for event in reversed(read_events(folder.journal / SUPERVISOR)):
-        if event.kind == "asked_to_stop":
+    for line in reversed(read_events(folder.journal / SUPERVISOR)):
+        if isinstance(line.event, StopSignal):
             return True
-        if event.kind == "invocation":
+        if isinstance(line.event, InvocationStarted):
             return False
     return False

@@ -23,6 +23,7 @@ from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job import legal
 from penstock.run.diff import with_fields
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import with_model_config
 from penstock.run.schema.run import Run
 from penstock.run.unsupported import refuse_unsupported
@@ -47,14 +48,14 @@ def verify(run: Run) -> Findings:
         run = with_model_config(run)
         machine, folder = find_devices(), RunFolder(run.folder)
         run = _as_resumed(run, folder)
-        run, before = _with_precision(run), _plan_before(folder)
+        run, before = _with_precision(run), _launch_before(folder)
         known = find_data(run, before, machine)
         if known.missing:
             return _describe_assumed(run, known)
         prepared = settle_choices(run, known.data, machine)
         run = prepared.run
         layout, plan = prepared.plan_launch(before)
-        _refuse_other_weights(run, folder, plan)
+        _refuse_other_weights(run, folder, prepared.data.vocab)
         launch_plan.budget_limit(run, folder, layout.ranks, now())
     except PenstockError as error:
         return Findings(run, error)
@@ -79,16 +80,16 @@ def _as_resumed(run: Run, folder: RunFolder) -> Run:
     return decide_resume(folder, run).run
 
 
-def _plan_before(folder: RunFolder) -> dict[str, Any]:
-    """Return the plan of the last launch, as `train` will mend it where it is damaged."""
+def _launch_before(folder: RunFolder) -> LaunchRecord:
+    """Return the record of the last launch, as `train` will mend it where it is damaged."""
     try:
-        return folder.read_plan()
+        return folder.read_launch_record()
     except RunFailed:
         from penstock.launch.prepare.recover import (
             read_or_recover_plan,  # torch, which a new run does without
         )
 
-        return read_or_recover_plan(folder).plan
+        return read_or_recover_plan(folder).record
 
 
 def _with_precision(run: Run) -> Run:
@@ -101,11 +102,11 @@ def _with_precision(run: Run) -> Run:
         return with_fields(run, {"train.precision": "bf16"})
 
 
-def _refuse_other_weights(run: Run, folder: RunFolder, plan: dict[str, Any]) -> None:
+def _refuse_other_weights(run: Run, folder: RunFolder, vocab: int) -> None:
     if folder.exists():
         from penstock.launch.prepare.resume import refuse_other_weights
 
-        refuse_other_weights(folder, run, plan["vocab"])
+        refuse_other_weights(folder, run, vocab)
 
 
 def _describe_assumed(run: Run, known: LaunchData) -> Findings:
@@ -119,7 +120,7 @@ def _describe_assumed(run: Run, known: LaunchData) -> Findings:
 
 def _with_memory(found: Findings, plan: dict[str, Any]) -> Findings:
     """Add what a plan says of memory."""
-    predicted = plan["predicted"]
+    predicted = LaunchRecord.from_json(plan).predicted
     if "none" in predicted:
         return replace(found, memory=f"not known: {predicted['none']}")
     held = predicted["memory"]

@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.digest import StepBlocks
+from penstock.ledger.journal.events import WarmUpSpan
 from penstock.ledger.journal.events_file import FileEvents
 from penstock.ledger.journal.records import CLOCK_ROUNDING_S, HEADER, STEP
 from penstock.ledger.journal.steps import MEASURED_PARTS
@@ -63,22 +64,20 @@ class BlockRecords:
         """Return the first `ready`, or the first record."""
         if self.events.ready < float("inf"):
             return self.events.ready
-        spans = [
-            rows[:, 0].min() for kind, rows in self.events.spans.items() if kind in SPAN_CAUSES
-        ]
+        spans = [rows[:, 0].min() for cls, rows in self.events.spans.items() if cls in SPAN_CAUSES]
         return float(min([self.blocks.first, *spans]))
 
     def _spans(self, ready: float, stretch: AttemptWindow) -> tuple[CauseSegments, float, float]:
         """Return the spans that have a cause, the seconds clipped from them, and their end."""
         tables, causes = [np.empty((0, 3))], [np.empty(0, np.int64)]
-        for kind, rows in self.events.spans.items():
-            if kind not in SPAN_CAUSES:
+        for cls, rows in self.events.spans.items():
+            if cls not in SPAN_CAUSES:
                 continue
-            if kind == "warmup":  # what the time before `ready` holds already
+            if cls is WarmUpSpan:  # what the time before `ready` holds already
                 rows = rows[rows[:, 1] > ready + CLOCK_ROUNDING_S]
-            cause = SPAN_CAUSES[kind] or stretch.waiting
+            cause = SPAN_CAUSES[cls] or stretch.waiting
             again = (rows[:, 2] >= 0) & (rows[:, 2] <= self.highest_before) & (cause in REPEATABLE)
-            tables.append(self._until_work(rows) if kind in UNTIL_NEXT_RECORD else rows)
+            tables.append(self._until_work(rows) if cls in UNTIL_NEXT_RECORD else rows)
             causes.append(np.where(again, CAUSE_COLUMN[Cause.REDO], CAUSE_COLUMN[cause]))
         table, places = np.concatenate(tables), np.concatenate(causes)
         found = clip_records(table[:, 0], np.maximum(table[:, 0], table[:, 1]), ready, stretch.end)
@@ -94,7 +93,7 @@ class BlockRecords:
         count = (self.path.stat().st_size - HEADER.size) // STEP.itemsize
         starts = np.memmap(self.path, STEP, "r", HEADER.size, (count,))["start"]
         others = np.concatenate(
-            [r[:, 0] for kind, r in self.events.spans.items() if kind in SPAN_CAUSES]
+            [r[:, 0] for cls, r in self.events.spans.items() if cls in SPAN_CAUSES]
         )
         made = rows.copy()
         for row in made:

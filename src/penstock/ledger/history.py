@@ -9,6 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.ledger.journal.digest import StepBlocks
+from penstock.ledger.journal.events import (
+    ABSENT,
+    AttemptFailed,
+    AttemptLaunched,
+    CheckpointAdopted,
+    InvocationEnded,
+    InvocationStarted,
+    ReplicaGone,
+)
 from penstock.ledger.journal.events_file import FileEvents
 from penstock.ledger.journal.follow import (
     AttemptSteps,
@@ -19,8 +28,10 @@ from penstock.ledger.journal.follow import (
 from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.records import JournalFile
 from penstock.ledger.journal.steps import LeastExchange, StepColumns, read_columns
+from penstock.ledger.journal.values import unix_s, whole
 
 MOST_RANKS = 10**7  # a number beyond it in a damaged line is not a rank
+_OF_AN_INVOCATION = (AttemptLaunched, AttemptFailed, InvocationEnded)
 
 
 @dataclass(frozen=True)
@@ -66,13 +77,13 @@ class Attempt:
     @property
     def first(self) -> float:
         """The time of its first record."""
-        firsts = [one.first for one in self._wrote()]
+        firsts = [records.first for records in self._wrote()]
         return min(firsts, default=float("inf"))
 
     @property
     def last(self) -> float:
         """The time of its last record."""
-        lasts = [one.last for one in self._wrote()]
+        lasts = [records.last for records in self._wrote()]
         return max(lasts, default=float("-inf"))
 
     def _wrote(self) -> list[FileEvents | StepBlocks]:
@@ -86,10 +97,10 @@ class Attempt:
     def ranges(self) -> list[range]:
         """Return the ranges of ranks that it wrote for."""
         parts = [
-            e.ranks
+            line.ranks
             for events in self.events_by_file.values()
             if events.has_partial_ranks
-            for e in events.events
+            for line in events.events
         ]
         wrote = [file.ranks for file in (*self.events_by_file, *self.steps_done.blocks)]
         return parts + wrote + [loss.ranks for loss in self.losses]
@@ -133,9 +144,14 @@ class _InvocationDraft:
     launched: dict[int, float] = field(default_factory=dict)
     faults: list[AttemptFault] = field(default_factory=list)
     losses: list[RankLoss] = field(default_factory=list)
-    ended: JournalLine | None = None
+    ended_t: float | None = None
+    result: str | None = None
     last: float = float("-inf")
     attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_t is not None
 
     def mentioned(self) -> set[int]:
         return {*self.launched, *(f.attempt for f in self.faults if f.attempt is not None)}
@@ -170,46 +186,49 @@ def read_history(folder: Path | str, now: float | None = None, quick: bool = Fal
 def _drafts(lines: list[JournalLine]) -> list[_InvocationDraft]:
     """Split the supervisor's lines where an invocation starts."""
     drafts: list[_InvocationDraft] = []
-    for event in lines:
-        if event.kind == "adopted":
+    for line in lines:
+        event = line.event
+        if isinstance(event, CheckpointAdopted):
             continue  # by a command between two invocations
-        if event.kind == "invocation":
-            drafts.append(_InvocationDraft(event.t, event.whole("ranks") or 0))
-        elif event.kind in ("launch", "fault", "ended") and (not drafts or drafts[-1].ended):
-            drafts.append(_InvocationDraft(event.t))  # its first line is lost
+        if isinstance(event, InvocationStarted):
+            drafts.append(_InvocationDraft(line.t, whole(event.ranks) or 0))
+        elif isinstance(event, _OF_AN_INVOCATION) and (not drafts or drafts[-1].ended):
+            drafts.append(_InvocationDraft(line.t))  # its first line is lost
         if not drafts:
             continue
         draft = drafts[-1]
-        draft.last = max(draft.last, event.t)
-        if event.kind == "launch" and event.attempt is not None:
-            draft.launched.setdefault(event.attempt, event.t)
-        elif event.kind == "fault":
-            draft.faults.append(_fault(event, draft))
-        elif event.kind == "lost" and (loss := _loss(event)):
-            draft.losses.append(loss)
-        elif event.kind == "ended":
-            draft.ended = event
+        draft.last = max(draft.last, line.t)
+        match event:
+            case AttemptLaunched() if line.attempt is not None:
+                draft.launched.setdefault(line.attempt, line.t)
+            case AttemptFailed():
+                draft.faults.append(_fault(line, event, draft))
+            case ReplicaGone() if loss := _loss(line, event):
+                draft.losses.append(loss)
+            case InvocationEnded(result=result):
+                draft.ended_t = line.t
+                draft.result = None if result is ABSENT or result is None else str(result)
     return drafts
 
 
-def _fault(event: JournalLine, draft: _InvocationDraft) -> AttemptFault:
+def _fault(line: JournalLine, event: AttemptFailed, draft: _InvocationDraft) -> AttemptFault:
     latest = max(draft.launched, default=None)
-    since = event.time("since")
+    since = unix_s(event.since)
     return AttemptFault(
-        event.t,
-        event.t if since is None else since,
-        latest if event.attempt is None else event.attempt,
-        event.whole("rank"),
-        str(event.payload.get("reason", "")),
+        line.t,
+        line.t if since is None else since,
+        latest if line.attempt is None else line.attempt,
+        whole(event.rank),
+        "" if event.reason is ABSENT else str(event.reason),
     )
 
 
-def _loss(event: JournalLine) -> RankLoss | None:
+def _loss(line: JournalLine, event: ReplicaGone) -> RankLoss | None:
     """Return the loss in a line; None if it does not say which ranks and which attempt."""
-    since = event.time("since")
-    match event.payload.get("ranks"), event.attempt:
+    since = unix_s(event.since)
+    match event.ranks, line.attempt:
         case [int(first), int(last)], int(attempt) if 0 <= first <= last < MOST_RANKS:
-            return RankLoss(event.t if since is None else since, attempt, range(first, last + 1))
+            return RankLoss(line.t if since is None else since, attempt, range(first, last + 1))
     return None
 
 
@@ -244,19 +263,18 @@ def _owner(attempt: Attempt, drafts: list[_InvocationDraft]) -> _InvocationDraft
 
 def _invocation(draft: _InvocationDraft, upto: float | None, now: float | None) -> Invocation:
     """Finish a draft. `upto` is the start of the next invocation: this one was over by then."""
-    if draft.ended is not None:
-        end = draft.ended.t
+    if draft.ended_t is not None:
+        end = draft.ended_t
     elif upto is None and now is not None:
         end = now
     else:
         last = max([draft.last, *(attempt.last for attempt in draft.attempts)])
         end = last if upto is None else min(last, upto)
     seen = max((r.stop for a in draft.attempts for r in a.ranges()), default=0)
-    result = draft.ended.payload.get("result") if draft.ended else None
     return Invocation(
         draft.start,
         max(draft.start, end),
-        str(result) if result is not None else None,
+        draft.result,
         max(1, draft.ranks, seen),  # a rank that wrote was there
         tuple(attempt.number for attempt in draft.attempts),
         tuple(draft.faults),

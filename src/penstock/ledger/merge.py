@@ -148,7 +148,7 @@ def _groups(
         _spread(list(attempt.steps_done.blocks), cuts),
     )
     splits = ComputeSplits.of(
-        trace for one in attempt.events_by_file.values() for trace in one.traces
+        [line for events in attempt.events_by_file.values() for line in events.traces]
     )
     for i, (first, stop) in enumerate(pairwise(cuts)):
         lost = tuple(sorted(loss.t for loss in attempt.losses if first in loss.ranks))

@@ -10,13 +10,15 @@ own is `peer_wait`, as everywhere in the ledger.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.read import LATEST_S, JournalLine
+from penstock.ledger.journal.events import StepTraced
+from penstock.ledger.journal.read import LineOf
+from penstock.ledger.journal.values import LATEST_S, whole
 
 Shares = dict[Cause, float]
 UNTRACED: Shares = {Cause.COMPUTE: 1.0}
@@ -42,11 +44,12 @@ class TracedStep:
         return sum(self.parts.values()) + float(self.collectives.sum())
 
     @classmethod
-    def of(cls, event: JournalLine) -> "TracedStep | None":
+    def of(cls, line: LineOf[StepTraced]) -> "TracedStep | None":
         """Parse a line; None if it is damaged."""
-        split, step = event.payload.get("split"), event.whole("step")
-        peers, stage = (_ranks(event.payload.get(key)) for key in ("peers", "stage"))
-        if not isinstance(split, dict) or step is None or not event.ranks:
+        event = line.event
+        split, step = event.split, whole(event.step)
+        peers, stage = _ranks(event.peers), _ranks(event.stage)
+        if not isinstance(split, dict) or step is None or not line.ranks:
             return None
         parts = _times([split.get(part, 0.0) for part in PARTS])
         collectives = _times(split.get("collectives", []))
@@ -54,12 +57,12 @@ class TracedStep:
             return None
         return cls(
             step,
-            event.ranks.start,
-            peers or event.ranks,
-            stage or event.ranks,
+            line.ranks.start,
+            peers or line.ranks,
+            stage or line.ranks,
             dict(zip(PARTS, parts.tolist(), strict=True)),
             collectives,
-            event.whole("count") or len(collectives),
+            whole(event.count) or len(collectives),
         )
 
 
@@ -71,15 +74,15 @@ class ComputeSplits:
     by_stage: dict[range, Shares]  # the mean of its traced ranks, for the others
 
     @classmethod
-    def of(cls, events: Iterable[JournalLine]) -> "ComputeSplits":
-        lines = [line for event in _some(events) if (line := TracedStep.of(event))]
-        least = _least(lines)
+    def of(cls, traces: Sequence[LineOf[StepTraced]]) -> "ComputeSplits":
+        steps = [step for line in _some(traces) if (step := TracedStep.of(line))]
+        least = _least(steps)
         seconds: defaultdict[int, defaultdict[Cause, float]] = defaultdict(_none)
         stages: defaultdict[range, defaultdict[Cause, float]] = defaultdict(_none)
-        for line in lines:
-            for cause, spent in _by_cause(line, least[_key(line)]).items():
-                seconds[line.rank][cause] += spent
-                stages[line.stage][cause] += spent
+        for step in steps:
+            for cause, spent in _by_cause(step, least[_key(step)]).items():
+                seconds[step.rank][cause] += spent
+                stages[step.stage][cause] += spent
         ranks = {rank: _shares(spent) for rank, spent in seconds.items()}
         return cls(ranks, {stage: _shares(spent) for stage, spent in stages.items()})
 
@@ -90,12 +93,11 @@ class ComputeSplits:
         return next((s for stage, s in self.by_stage.items() if rank in stage), UNTRACED)
 
 
-def _some(events: Iterable[JournalLine]) -> list[JournalLine]:
+def _some(traces: Sequence[LineOf[StepTraced]]) -> list[LineOf[StepTraced]]:
     """Return the traces of some steps, evenly spaced: more of a long run add nothing."""
-    traces = [event for event in events if event.kind == "trace"]
-    steps = sorted({step for event in traces if (step := event.whole("step")) is not None})
+    steps = sorted({step for line in traces if (step := whole(line.event.step)) is not None})
     chosen = set(steps[:: -(-len(steps) // MOST_STEPS) or 1])
-    return [event for event in traces if event.whole("step") in chosen]
+    return [line for line in traces if whole(line.event.step) in chosen]
 
 
 Key = tuple[int, int, int, int]

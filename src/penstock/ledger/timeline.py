@@ -11,7 +11,20 @@ from itertools import pairwise
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.events import (
+    CheckpointSpan,
+    EvaluateSpan,
+    HeldSpan,
+    JournalEvent,
+    LostStepSpan,
+    RankEnded,
+    RankReady,
+    RegroupSpan,
+    RollbackSpan,
+    WarmUpSpan,
+)
+from penstock.ledger.journal.events_file import span_step
+from penstock.ledger.journal.read import JournalLine, lines_of
 from penstock.ledger.journal.records import CLOCK_ROUNDING_S
 from penstock.ledger.journal.steps import LeastExchange, StepColumns
 from penstock.ledger.segments import (
@@ -22,17 +35,17 @@ from penstock.ledger.segments import (
     overlap_before,
 )
 
-# Spans that have a cause of their own; `warmup` counts as what it is part of.
-SPAN_CAUSES = {
-    "evaluate": Cause.EVALUATE,
-    "checkpoint": Cause.CHECKPOINT,
-    "held": Cause.CHECKPOINT,
-    "lost": Cause.REDO,
-    "regroup": Cause.DOWN,
-    "rollback": Cause.DOWN,
-    "warmup": None,
+# Spans that have a cause of their own; warm-up counts as what it is part of.
+SPAN_CAUSES: dict[type[JournalEvent], Cause | None] = {
+    EvaluateSpan: Cause.EVALUATE,
+    CheckpointSpan: Cause.CHECKPOINT,
+    HeldSpan: Cause.CHECKPOINT,
+    LostStepSpan: Cause.REDO,
+    RegroupSpan: Cause.DOWN,
+    RollbackSpan: Cause.DOWN,
+    WarmUpSpan: None,
 }
-UNTIL_NEXT_RECORD = ("regroup", "rollback")  # to the next record: what feeds the loop is made anew
+UNTIL_NEXT_RECORD = (RegroupSpan, RollbackSpan)  # what feeds the loop is made anew
 REPEATABLE = (Cause.EVALUATE, Cause.CHECKPOINT)  # of a step that had been passed before: `redo`
 
 
@@ -61,22 +74,25 @@ class RankRecords:
 
     def between(self, start: float, end: float) -> "RankRecords":
         """Return the records that began in a part of its time."""
-        events = [event for event in self.events if start <= event.t < end]
+        events = [line for line in self.events if start <= line.t < end]
         steps = self.steps.where((start <= self.steps.start) & (self.steps.start < end))
         return replace(self, events=events, steps=steps, lost_at=())
 
     def after_warm_up(self, ready: float) -> "RankRecords":
         """Return the records without the warm-up that the time before `ready` already contains."""
         events = [
-            e
-            for e in self.events
-            if e.kind != "warmup" or (e.end or e.t) > ready + CLOCK_ROUNDING_S
+            line
+            for line in self.events
+            if not isinstance(line.event, WarmUpSpan)
+            or (line.end or line.t) > ready + CLOCK_ROUNDING_S
         ]
         return replace(self, events=events)
 
     def spans(self) -> list[JournalLine]:
         """Return the rare spans that have a cause; others stay unexplained."""
-        return [e for e in self.events if e.kind in SPAN_CAUSES and e.end is not None]
+        return [
+            line for line in self.events if line.end is not None and type(line.event) in SPAN_CAUSES
+        ]
 
 
 @dataclass(frozen=True)
@@ -168,16 +184,16 @@ def _timeline(stretch: AttemptWindow, written: RankRecords) -> RankTimeline:
 
 def _ready(written: RankRecords) -> float:
     """Return the time of the rank's `ready`, or of its first record, or infinity."""
-    said = [event.t for event in written.events if event.kind == "ready"]
-    if said:
-        return said[0]
+    ready = lines_of(written.events, RankReady)
+    if ready:
+        return ready[0].t
     starts = [*written.steps.start[:1].tolist(), *(span.t for span in written.spans())]
     return min(starts, default=float("inf"))
 
 
 def _ended(written: RankRecords) -> float:
     """Return the time of the rank's `end`, or infinity."""
-    return max((e.t for e in written.events if e.kind == "end"), default=float("inf"))
+    return max((line.t for line in lines_of(written.events, RankEnded)), default=float("inf"))
 
 
 def _within(stretch: AttemptWindow, t: float) -> float:
@@ -190,7 +206,7 @@ def _intervals(written: RankRecords) -> tuple[np.ndarray, np.ndarray]:
     starts = np.concatenate([written.steps.start, [span.t for span in spans]])
     ends = np.concatenate([written.steps.end, [span.end for span in spans]])
     for i, span in enumerate(spans, len(written.steps.start)):
-        if span.kind in UNTIL_NEXT_RECORD:
+        if isinstance(span.event, UNTIL_NEXT_RECORD):
             ends[i] = min(starts[starts >= ends[i] - CLOCK_ROUNDING_S], default=ends[i])
     return starts, np.maximum(starts, ends)
 
@@ -283,6 +299,6 @@ def _spans(written: RankRecords, fit: ClippedRecords, waiting: Cause) -> CauseSe
 
 
 def _cause(span: JournalLine, highest_before: int, waiting: Cause) -> Cause:
-    step, cause = span.whole("step"), SPAN_CAUSES[span.kind] or waiting
+    step, cause = span_step(span.event), SPAN_CAUSES[type(span.event)] or waiting
     again = cause in REPEATABLE and step is not None and step <= highest_before
     return Cause.REDO if again else cause

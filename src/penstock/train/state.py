@@ -9,7 +9,7 @@ from torch import Tensor
 from penstock import __version__, secret
 from penstock.errors import RunFailed
 from penstock.guard import checkpoints
-from penstock.guard.checkpoints import Checkpoint
+from penstock.guard.checkpoints import StoredCheckpoint
 from penstock.guard.detect.fingerprints import weights_hash
 from penstock.guard.detect.sentinels import Sentinels
 from penstock.guard.detect.shape_differences import shape_differences
@@ -113,7 +113,7 @@ class TrainingState:
             "best": self.best.to_json(),
         }
 
-    def load(self, found: Checkpoint) -> None:
+    def load(self, found: StoredCheckpoint) -> None:
         """Load a checkpoint: tensors, position in the data, and what the guard remembers."""
         run, batches, scalars = self.rank.run, self.batches, found.scalars
         taken_over = bool(found.read_manifest().origin)
@@ -169,7 +169,7 @@ class TrainingState:
         stream.check(saved)
         return int(saved["consumed"])
 
-    def _load_tensors(self, found: Checkpoint) -> None:
+    def _load_tensors(self, found: StoredCheckpoint) -> None:
         """Load weights and moments; after a fork to another optimizer, the weights alone."""
         found.check_format()
         optimizer, tensors, scalars = self.engine.optimizer, self.tensors(True), found.scalars
@@ -187,7 +187,7 @@ class TrainingState:
         checkpoints.load(found, tensors, self.rank.world)
         optimizer.copy_masters()
 
-    def _load_local(self, found: Checkpoint, layout: dict[str, int]) -> None:
+    def _load_local(self, found: StoredCheckpoint, layout: dict[str, int]) -> None:
         """Load replica-local state, which means nothing in another layout."""
         state = checkpoints.load_local(found, self.rank.world.rank)
         own = self.rank.layout.to_json()

@@ -22,7 +22,7 @@ from penstock.guard.convert.foreign import ForeignCheckpoint
 from penstock.guard.convert.relayout import rewrite_for_ranks, rows_of_rank
 from penstock.guard.convert.source import open_checkpoint
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
-from penstock.guard.format.published import Checkpoint
+from penstock.guard.format.published import StoredCheckpoint
 
 
 def state() -> dict[str, Tensor]:
@@ -47,7 +47,7 @@ def equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> StoredCheckpoint:
     scalars = {"step": 4, "tokens": 512, "layout": {"microbatch": 2}, "penstock": "0"}
     folder = tmp_path_factory.mktemp("saved")
     return checkpoints.save(folder, 4, state(), {"residual.0": torch.ones(3)}, scalars, Alone())
@@ -59,7 +59,9 @@ def weights(moments: bool = False) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("moments", [False, True])
-def test_safetensors_hold_the_same_bits(saved: Checkpoint, tmp_path: Path, moments: bool) -> None:
+def test_safetensors_hold_the_same_bits(
+    saved: StoredCheckpoint, tmp_path: Path, moments: bool
+) -> None:
     told: list[int] = []
     out = tmp_path / "w.safetensors"
     assert write_safetensors(RunCheckpoint(saved), out, moments, told.append) == out.stat().st_size
@@ -70,7 +72,7 @@ def test_safetensors_hold_the_same_bits(saved: Checkpoint, tmp_path: Path, momen
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_a_torch_file_is_read_without_trust(saved: Checkpoint, tmp_path: Path) -> None:
+def test_a_torch_file_is_read_without_trust(saved: StoredCheckpoint, tmp_path: Path) -> None:
     write_torch(RunCheckpoint(saved), tmp_path / "w.pt", True, quiet)
     found = torch.load(tmp_path / "w.pt", weights_only=True)
     assert equal(found["model"], weights())
@@ -81,12 +83,12 @@ def test_a_torch_file_is_read_without_trust(saved: Checkpoint, tmp_path: Path) -
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=st.integers(1, 40), second=st.integers(1, 5))
 def test_files_for_other_ranks_hold_the_same_bits(
-    saved: Checkpoint, tmp_path_factory: pytest.TempPathFactory, first: int, second: int
+    saved: StoredCheckpoint, tmp_path_factory: pytest.TempPathFactory, first: int, second: int
 ) -> None:
     """By our reader, by torch's own tools, and back again."""
     folder = tmp_path_factory.mktemp("other")
     rewrite_for_ranks(RunCheckpoint(saved), folder / "a", first, quiet)
-    once = Checkpoint(folder / "a" / "step-00000004")
+    once = StoredCheckpoint(folder / "a" / "step-00000004")
     assert once.find_damage() == []
     assert len(list((once.path / "state").glob("*.distcp"))) == first
     assert once.scalars["layout"]["shard"] == first
@@ -95,7 +97,7 @@ def test_files_for_other_ranks_hold_the_same_bits(
     assert equal(torch.load(folder / "torch.pt"), state())
     rewrite_for_ranks(RunCheckpoint(once), folder / "b", second, quiet)
     found = {name: torch.empty_like(t) for name, t in state().items()}
-    checkpoints.load(Checkpoint(folder / "b" / "step-00000004"), found, Alone())
+    checkpoints.load(StoredCheckpoint(folder / "b" / "step-00000004"), found, Alone())
     assert equal(found, state())
     shutil.rmtree(folder)
 
@@ -107,7 +109,7 @@ def test_every_row_has_one_rank(rows: int, ranks: int) -> None:
     assert held or rows == ranks == 0
 
 
-def test_what_is_there_is_not_written_over(saved: Checkpoint, tmp_path: Path) -> None:
+def test_what_is_there_is_not_written_over(saved: StoredCheckpoint, tmp_path: Path) -> None:
     out = tmp_path / "w.safetensors"
     out.write_text("mine")
     with pytest.raises(PenstockError, match="there already"):
@@ -117,7 +119,7 @@ def test_what_is_there_is_not_written_over(saved: Checkpoint, tmp_path: Path) ->
         rewrite_for_ranks(RunCheckpoint(saved), saved.path.parent, 2, quiet)
 
 
-def test_a_copied_checkpoint_is_verified_first(saved: Checkpoint, tmp_path: Path) -> None:
+def test_a_copied_checkpoint_is_verified_first(saved: StoredCheckpoint, tmp_path: Path) -> None:
     copy = tmp_path / "step-00000004"
     shutil.copytree(saved.path, copy)
     with open_checkpoint(str(copy), None, "runs", trust=False) as found:

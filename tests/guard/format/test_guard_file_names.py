@@ -19,7 +19,7 @@ from penstock.guard.convert.source import open_checkpoint
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors
 from penstock.guard.format.file_names import check_file_name
 from penstock.guard.format.manifest import MANIFEST, CheckpointManifest, manifest_bytes
-from penstock.guard.format.published import SCALARS, Checkpoint, file_entry
+from penstock.guard.format.published import SCALARS, StoredCheckpoint, file_entry
 from penstock.guard.tiers.peers import Peers
 from penstock.guard.tiers.slots import Seal
 from penstock.run.folder import RunFolder
@@ -71,7 +71,7 @@ def test_an_index_that_leads_out_is_damage_to_all_who_look(
     path = run.checkpoints / "step-00000004"
     points_at(path, name)
     sealed(path)
-    found = Checkpoint(path)
+    found = StoredCheckpoint(path)
     assert "outside the checkpoint" in str(found.find_damage())
     (kept,) = list_checkpoints(run)[0]
     assert "outside the checkpoint" in str(verify(kept))
@@ -95,7 +95,7 @@ def test_an_index_of_files_without_hashes_is_damage(run: RunFolder) -> None:
     points_at(path, "state/other")
     (path / "state/other").write_bytes(SECRET)
     sealed(path)
-    assert "which no hash covers" in str(Checkpoint(path).find_damage())
+    assert "which no hash covers" in str(StoredCheckpoint(path).find_damage())
     (kept,) = list_checkpoints(run)[0]
     assert "which no hash covers" in str(verify(kept))
 
@@ -103,9 +103,9 @@ def test_an_index_of_files_without_hashes_is_damage(run: RunFolder) -> None:
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_manifest_that_leads_out_is_damage(run: RunFolder, name: str) -> None:
     path = run.checkpoints / "step-00000004"
-    files = Checkpoint(path).files() | {name: file_entry(SECRET)}
+    files = StoredCheckpoint(path).files() | {name: file_entry(SECRET)}
     (path / MANIFEST).write_bytes(manifest_bytes(4, files))
-    assert "outside the checkpoint" in str(Checkpoint(path).find_damage())
+    assert "outside the checkpoint" in str(StoredCheckpoint(path).find_damage())
     with pytest.raises(ValueError, match="outside the checkpoint"):
         check_file_name(name, "a record")
 
@@ -117,7 +117,7 @@ def test_a_link_in_a_checkpoint_is_not_followed(run: RunFolder, name: str, tmp_p
     real = tmp_path / "elsewhere"
     (path / name).rename(real)
     (path / name).symlink_to(real)
-    assert "not followed" in str(Checkpoint(path).find_damage())
+    assert "not followed" in str(StoredCheckpoint(path).find_damage())
     (kept,) = list_checkpoints(run)[0]
     assert "not followed" in str(verify(kept))
     with (
@@ -132,7 +132,7 @@ def test_the_folder_of_a_checkpoint_may_be_a_link(run: RunFolder, tmp_path: Path
     path = run.checkpoints / "step-00000004"
     shutil.move(path, tmp_path / "disk")
     path.symlink_to(tmp_path / "disk")
-    assert Checkpoint(path).find_damage() == []
+    assert StoredCheckpoint(path).find_damage() == []
 
 
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: RunFolder) -> None:
@@ -140,9 +140,9 @@ def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: RunFolder) -> No
     for name in (MANIFEST, SCALARS):
         (path / name).unlink()
         os.mkfifo(path / name)
-    assert Checkpoint(path).find_damage()
+    assert StoredCheckpoint(path).find_damage()
     with pytest.raises(ValueError, match="not a plain file"):
-        _ = Checkpoint(path).scalars
+        _ = StoredCheckpoint(path).scalars
 
 
 @pytest.mark.parametrize("name", ["index.json", MANIFEST])
@@ -154,13 +154,13 @@ def test_a_record_that_is_too_large_or_too_deep_is_told(
     (path / name).write_bytes(b"[" * 200_000)
     if name != MANIFEST:
         sealed(path)
-    assert "nested too deeply" in str(Checkpoint(path).find_damage())
+    assert "nested too deeply" in str(StoredCheckpoint(path).find_damage())
     (path / name).write_bytes(whole)
     if name != MANIFEST:
         sealed(path)
-    assert Checkpoint(path).find_damage() == []
+    assert StoredCheckpoint(path).find_damage() == []
     monkeypatch.setattr(untrusted.read_record, "__defaults__", (len(whole) - 1,))
-    assert "it is larger than" in str(Checkpoint(path).find_damage())
+    assert "it is larger than" in str(StoredCheckpoint(path).find_damage())
     with pytest.raises(ValueError, match="larger than 256 MiB"):
         untrusted.parse_record(b" " * (untrusted.RECORD_BYTES + 1))
 
@@ -171,7 +171,7 @@ def test_a_tensor_that_goes_beyond_its_file_is_told(run: RunFolder) -> None:
     index["tensors"]["model/w"]["chunks"][0]["at"] = index["files"][STATE] - 8
     (path / "index.json").write_text(json.dumps(index))
     sealed(path)
-    found = RunCheckpoint(Checkpoint(path))
+    found = RunCheckpoint(StoredCheckpoint(path))
     with pytest.raises(OSError, match="is not all in it"):
         found.read("model/w")
 

@@ -17,7 +17,7 @@ from penstock.guard.format.file_names import check_file_name
 from penstock.guard.format.index import Index
 from penstock.guard.format.local_file import read_local
 from penstock.guard.format.manifest import CheckpointManifest
-from penstock.guard.format.published import Checkpoint, file_entry
+from penstock.guard.format.published import StoredCheckpoint, file_entry
 from penstock.guard.tiers.identity import decode_identity, encode_identity
 from penstock.guard.tiers.ownership import Owner
 from penstock.guard.tiers.slots import Seal
@@ -207,7 +207,7 @@ def test_a_checkpoint_with_any_scalars_is_judged_in_words(
         (folder / "scalars.json").write_bytes(content)
         (folder / "manifest.json").write_bytes(CheckpointManifest(1, files, **about).to_bytes())
         try:
-            said = Owner("own", run_file_once).refusal(Checkpoint(folder))
+            said = Owner("own", run_file_once).refusal(StoredCheckpoint(folder))
         except ERRORS:
             continue
         assert isinstance(said, str)

@@ -11,7 +11,7 @@ import pytest
 import real_ranks
 from penstock.guard import checkpoints
 from penstock.guard.detect.fingerprints import weights_hash
-from penstock.guard.format.published import Checkpoint
+from penstock.guard.format.published import StoredCheckpoint
 from penstock.plan.job.layout import Layout
 
 VOCAB, SEQUENCE, SAMPLES = 41, 8, 6  # an odd number of words: their parts are unequal
@@ -74,7 +74,7 @@ class Training:
         held = state_tensors(self.engine.parts, self.engine.optimizer)
         checkpoints.save(folder, 2, held, {}, {"layout": self.layout.to_json()}, self.world)
 
-    def load(self, saved: Checkpoint) -> None:
+    def load(self, saved: StoredCheckpoint) -> None:
         from penstock.train.state import state_tensors
 
         held = state_tensors(self.engine.parts, self.engine.optimizer, copies=True)
@@ -106,7 +106,7 @@ def work(path: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
             answer["saved"] = (own.hash(), own.losses(3, 4))
         for folder in task["load"]:
             other = Training(path, world, layout, seed=1)
-            saved = Checkpoint(Path(folder) / "step-00000002")
+            saved = StoredCheckpoint(Path(folder) / "step-00000002")
             other.load(saved)
             answer[folder] = (other.hash(), other.losses(3, 4))
         real_ranks.leave()

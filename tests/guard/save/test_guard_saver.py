@@ -15,7 +15,7 @@ from torch import Tensor
 import real_ranks
 from one_rank import Alone
 from penstock.guard import checkpoints
-from penstock.guard.format.published import Checkpoint, published_checkpoints
+from penstock.guard.format.published import StoredCheckpoint, published_checkpoints
 from penstock.guard.save import fast_tier
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers import free_space
@@ -86,13 +86,13 @@ class Training:
             before_step
         )
 
-    def found(self) -> Checkpoint:
+    def found(self) -> StoredCheckpoint:
         found = self.look().checkpoint
         assert found is not None
         return found
 
 
-def holds(found: Checkpoint, step: int) -> bool:
+def holds(found: StoredCheckpoint, step: int) -> bool:
     """Whether a checkpoint has the state of a step, in every part."""
     state = {"model/a": torch.empty(5, 7), "optimizer/a/m": torch.empty(3)}
     checkpoints.load(found, state, None)

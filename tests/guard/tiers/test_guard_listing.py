@@ -14,7 +14,7 @@ from penstock.guard import checkpoints
 from penstock.guard.checkpoints import list_checkpoints, select, verify
 from penstock.guard.format.index import INDEX
 from penstock.guard.format.manifest import MANIFEST
-from penstock.guard.format.published import SCALARS, Checkpoint
+from penstock.guard.format.published import SCALARS, StoredCheckpoint
 from penstock.guard.tiers.listing import ListedCheckpoint, read_index
 from penstock.guard.tiers.slots import Seal
 from penstock.guard.tiers.stores import RemoteStore, open_store
@@ -53,7 +53,7 @@ def folder(run_file: Callable[..., Path], tmp_path: Path, monkeypatch: Any) -> R
     found = put(tmp_path / "other", 23)
     slot.parent.mkdir(parents=True)
     shutil.copytree(found, slot)
-    held = Checkpoint(found)
+    held = StoredCheckpoint(found)
     files = {name: held.files()[name] for name in (STATE, INDEX)}
     Seal("run", "mark", 23, 0, 1, files, held.scalars).write(slot)
     return made

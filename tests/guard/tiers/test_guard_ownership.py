@@ -14,7 +14,7 @@ from penstock.errors import RunFailed
 from penstock.guard import checkpoints
 from penstock.guard.checkpoints import search_of_run
 from penstock.guard.format.manifest import MANIFEST
-from penstock.guard.format.published import Checkpoint, published_checkpoints
+from penstock.guard.format.published import StoredCheckpoint, published_checkpoints
 from penstock.guard.save.saver import Saver
 from penstock.guard.tiers.identity import IDENTITY, IdentityCopies, decode_identity, encode_identity
 from penstock.guard.tiers.journal_facts import recorded_manifests, recorded_step
@@ -60,7 +60,7 @@ class Run:
             "layout": {"shard": 1},
         }
 
-    def save(self, step: int, value: float | None = None) -> Checkpoint:
+    def save(self, step: int, value: float | None = None) -> StoredCheckpoint:
         state = {"a": torch.full((4,), float(step if value is None else value))}
         folder, scalars = self.folder.checkpoints, self.scalars(step)
         return checkpoints.save(folder, step, state, {}, scalars, World(), self.identity)
@@ -97,7 +97,7 @@ def step_of(found: SearchResult) -> int | None:
 def test_what_it_saved_is_its_own(own: Run, deep: bool) -> None:
     found = own.look(deep)
     assert (step_of(found), found.rejected, found.notes) == (8, [], [])
-    about = Checkpoint(own.folder.checkpoints / "step-00000008").read_manifest()
+    about = StoredCheckpoint(own.folder.checkpoints / "step-00000008").read_manifest()
     assert (about.step, about.run, about.settings) == (
         8,
         own.identity,
@@ -231,12 +231,12 @@ def test_a_longer_run_and_other_safe_changes_are_the_same_run(own: Run, run_file
 
 
 def test_a_backup_of_a_step_that_was_taken_back_is_not_believed(own: Run) -> None:
-    def saved(found: Checkpoint, attempt: int) -> None:
+    def saved(found: StoredCheckpoint, attempt: int) -> None:
         manifest = found.read_manifest().digest
         own.told(attempt, "saved", step=found.step, tier="disk", manifest=manifest)
 
     for number in (4, 8):
-        saved(Checkpoint(own.folder.checkpoints / f"step-{number:08d}"), 0)
+        saved(StoredCheckpoint(own.folder.checkpoints / f"step-{number:08d}"), 0)
     backup = own.folder.path / "backup"
     (own.folder.checkpoints / "step-00000008").rename(backup)
     own.told(1, "taken_back", after_step=6, left=[4])
@@ -361,7 +361,7 @@ def test_the_identity_of_a_recorded_checkpoint_comes_before_that_of_a_newer_one(
     own: Run, run_file: MakeFile
 ) -> None:
     known, other = own.identity, Run(run_file("other"))
-    saved = Checkpoint(own.folder.checkpoints / "step-00000008").read_manifest().digest
+    saved = StoredCheckpoint(own.folder.checkpoints / "step-00000008").read_manifest().digest
     own.told(0, "saved", step=8, tier="disk", manifest=saved)
     shutil.copytree(other.save(9).path, own.folder.checkpoints / "step-00000009")
     (own.folder.path / IDENTITY).unlink()

@@ -16,7 +16,7 @@ import torch
 from penstock.errors import RunFailed
 from penstock.guard import checkpoints
 from penstock.guard.checkpoints import search_of_run
-from penstock.guard.format.published import Checkpoint, published_folders
+from penstock.guard.format.published import StoredCheckpoint, published_folders
 from penstock.guard.tiers.journal_facts import recorded_step
 from penstock.guard.tiers.search import SingleProcess
 from penstock.ledger.journal.writer import Journal
@@ -54,7 +54,7 @@ def told(folder: RunFolder, attempt: int, kind: str, **payload: Any) -> None:
         journal.event(kind, **payload)
 
 
-def found(folder: RunFolder, deep: bool = True) -> Checkpoint | None:
+def found(folder: RunFolder, deep: bool = True) -> StoredCheckpoint | None:
     run = load(folder.path.parents[1] / f"{folder.name}.toml")
     looked = search_of_run(folder, run, SingleProcess(), ranks=False)
     return (looked.newest_good() if deep else looked.expected()).checkpoint
@@ -146,7 +146,7 @@ def test_a_disk_that_fails_while_ranks_load_loses_nothing(
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint.__module__ + ".hash_file", broken)
+        patch.setattr(StoredCheckpoint.__module__ + ".hash_file", broken)
         with pytest.raises(RunFailed, match="Input/output error"):
             found(made)
     again = found(made)

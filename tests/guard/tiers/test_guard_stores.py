@@ -13,7 +13,7 @@ from penstock.data.store.objects import Store
 from penstock.errors import RunFailed
 from penstock.guard import checkpoints
 from penstock.guard.format.manifest import MANIFEST, manifest_bytes
-from penstock.guard.format.published import Checkpoint, file_entry
+from penstock.guard.format.published import StoredCheckpoint, file_entry
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.search import CheckpointSearch
 from penstock.guard.tiers.stores import (
@@ -50,7 +50,7 @@ def test_it_exists_once_it_is_published(place: CheckpointStore, tmp_path: Path) 
     assert place.steps() == []
     place.publish(3, manifest_bytes(3, {"state/part": file_entry(source.read_bytes())}))
     assert place.steps() == [3]
-    found = Checkpoint(place.fetch(3, tmp_path / "landing"))
+    found = StoredCheckpoint(place.fetch(3, tmp_path / "landing"))
     assert found.find_damage() == []
     assert (found.path / "state/part").read_bytes() == source.read_bytes()
 
@@ -132,7 +132,7 @@ def sent(remote: CheckpointStore, folder: Path, step: int) -> None:
     """As a save does: files first, the manifest last."""
     source = folder / f"step-{step:08d}"
     remote.begin(step)
-    for name in Checkpoint(source).files():
+    for name in StoredCheckpoint(source).files():
         remote.put(step, name, source / name)
     remote.publish(step, (source / MANIFEST).read_bytes())
 

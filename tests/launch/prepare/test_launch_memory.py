@@ -16,6 +16,7 @@ from penstock.launch.start import start
 from penstock.ledger.journal.read import read_events
 from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
 from penstock.watch.report.screen import summary
 
@@ -62,14 +63,14 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
 
 def test_a_smaller_layout_is_kept_while_all_is_as_it_was() -> None:
     asked, small = Layout(microbatch=8), Layout(microbatch=2)
-    before = {
-        "layout": Layout(microbatch=4).to_json(),  # somebody wrote another one in between
-        "replanned": {"asked": asked.to_json(), "layout": small.to_json(), "machine": "1 × H200"},
-    }
+    before = LaunchRecord(
+        layout=Layout(microbatch=4).to_json(),  # somebody wrote another one in between
+        replanned={"asked": asked.to_json(), "layout": small.to_json(), "machine": "1 × H200"},
+    )
     assert replanned_layout(before, asked, "1 × H200") == small
     assert replanned_layout(before, asked, "1 × H100") == asked
     assert replanned_layout(before, Layout(microbatch=6), "1 × H200") == Layout(microbatch=6)
-    assert replanned_layout({}, asked, "1 × H200") == asked
+    assert replanned_layout(LaunchRecord(), asked, "1 × H200") == asked
 
 
 @pytest.mark.slow

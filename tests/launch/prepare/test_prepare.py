@@ -13,6 +13,7 @@ from penstock.launch.prepare.prepare import prepare
 from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.verify import verify
 from penstock.meter.devices import Devices
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
 from penstock.train import trial
 from penstock.watch.outlets.callbacks import Callbacks
@@ -24,7 +25,7 @@ HOST = Devices("cpu", 4, "", "", 8 << 30)
 def prepared(run_file: Callable[..., Path]) -> Callable[..., PreparedRun]:
     def make(**fields: Any) -> PreparedRun:
         asked = {"cluster.nodes": 2, "cluster.accelerators": 2} | fields
-        return prepare(load(run_file(**asked)), {}, HOST, Listener())
+        return prepare(load(run_file(**asked)), LaunchRecord(), HOST, Listener())
 
     return make
 
@@ -50,11 +51,11 @@ def test_rows_that_were_kept_aside_are_told_when_the_data_is_built_and_never_aga
     run = load(run_file(**fields))
     machine = Devices("cpu", 1, "", "", 8 << 30)
     first, second, going_on = Heard(), Heard(), Heard()
-    kept = prepare(run, {}, machine, first)
+    kept = prepare(run, LaunchRecord(), machine, first)
     said = [one for one in first.warnings if "rows of torn were kept aside (1 broken JSON)" in one]
     assert len(said) == 1
-    prepare(run, {}, machine, second)  # another run of the same file
-    prepare(run, {"dataset": kept.dataset}, machine, going_on)
+    prepare(run, LaunchRecord(), machine, second)  # another run of the same file
+    prepare(run, LaunchRecord(dataset=kept.dataset), machine, going_on)
     assert not [one for one in (*second.warnings, *going_on.warnings) if "kept aside" in one]
 
 
@@ -67,7 +68,7 @@ def test_conversations_that_are_cut_are_told_to_each_new_run(
     (tmp_path / "long.jsonl").write_text(row * 200)
     fields = {"data.dataset": "long.jsonl", "data.sequence": 16, "train.batch_tokens": 64}
     heard, machine = Heard(), Devices("cpu", 1, "", "", 8 << 30)
-    prepare(load(run_file(**fields)), {}, machine, heard)
+    prepare(load(run_file(**fields)), LaunchRecord(), machine, heard)
     begin = "documents of long are longer than data.sequence = 16 and are cut: 200 became "
     assert [one for one in heard.warnings if one.startswith(begin)]
 
@@ -76,11 +77,11 @@ def test_without_a_layout_in_the_file_all_ranks_become_replicas(
     prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared()
-    whole, plan = run.plan_launch({})
+    whole, plan = run.plan_launch(LaunchRecord())
     assert (whole.replicate, whole.shard) == (4, 1)
     assert plan["machine"] == "2 hosts with 4 CPU cores"
     for slots, ranks in (([2, 2], 4), ([2], 2), ([1], 1), ([2, 1], 3), ([2, 2, 2], 6)):
-        layout, now = run.plan_for_hosts(slots, plan)
+        layout, now = run.plan_for_hosts(slots, LaunchRecord.from_json(plan))
         assert layout.ranks == ranks
         assert now["batch_tokens"] == plan["batch_tokens"]
         assert now["steps"] == plan["steps"]
@@ -90,7 +91,7 @@ def test_more_ranks_than_samples_in_a_batch_would_only_add_zeros(
     prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared(**{"train.batch_tokens": 48})  # three samples
-    assert run.plan_for_hosts([2, 2], {})[0].ranks == 3
+    assert run.plan_for_hosts([2, 2], LaunchRecord())[0].ranks == 3
 
 
 def test_a_layout_that_was_asked_for_gives_up_replicas_first(
@@ -100,7 +101,7 @@ def test_a_layout_that_was_asked_for_gives_up_replicas_first(
     sizes = {
         tuple(slots): (lay.replicate, lay.shard)
         for slots in ([2, 2], [2], [2, 1], [1])
-        for lay in [run.plan_for_hosts(slots, {})[0]]
+        for lay in [run.plan_for_hosts(slots, LaunchRecord())[0]]
     }
     assert sizes == {(2, 2): (2, 2), (2,): (1, 2), (2, 1): (1, 2), (1,): (1, 1)}
 
@@ -109,18 +110,18 @@ def test_a_model_that_was_cut_over_more_ranks_than_are_left_cannot_go_on(
     prepared: Callable[..., PreparedRun],
 ) -> None:
     run = prepared(**{"layout.tensor": 2, "layout.replicate": 2})
-    assert run.plan_for_hosts([2], {})[0].tensor == 2
+    assert run.plan_for_hosts([2], LaunchRecord())[0].tensor == 2
     with pytest.raises(PenstockError, match="tensor"):
-        run.plan_for_hosts([1], {})
+        run.plan_for_hosts([1], LaunchRecord())
 
 
 def test_the_last_replica_of_a_live_run_goes_on(prepared: Callable[..., PreparedRun]) -> None:
     run = prepared(**{"guard.mode": "live", "cluster.accelerators": 1})
-    assert run.plan_for_hosts([1], {})[0].replicate == 1
+    assert run.plan_for_hosts([1], LaunchRecord())[0].replicate == 1
     with pytest.raises(PenstockError, match="one replica"):
         prepared(
             **{"guard.mode": "live", "cluster.accelerators": 1, "cluster.nodes": 1}
-        ).plan_launch({})
+        ).plan_launch(LaunchRecord())
 
 
 def test_what_an_earlier_launch_was_replanned_to_stays(
@@ -128,15 +129,15 @@ def test_what_an_earlier_launch_was_replanned_to_stays(
 ) -> None:
     """After it ran out of memory, on the same hosts."""
     run = prepared()
-    layout, plan = run.plan_for_hosts([2], {})
+    layout, plan = run.plan_for_hosts([2], LaunchRecord())
     smaller = layout.to_json() | {"microbatch": 1, "recompute": "full"}
     plan["replanned"] = {
         "asked": layout.to_json(),
         "layout": smaller,
         "machine": plan["machine"],
     }
-    assert run.plan_for_hosts([2], plan)[0].to_json() == smaller
-    assert run.plan_for_hosts([2, 2], plan)[0].ranks == 4
+    assert run.plan_for_hosts([2], LaunchRecord.from_json(plan))[0].to_json() == smaller
+    assert run.plan_for_hosts([2, 2], LaunchRecord.from_json(plan))[0].ranks == 4
 
 
 NET = """
@@ -163,6 +164,6 @@ def test_what_is_not_certain_of_own_code_is_a_warning_everywhere(
     own = {"model.module": f"{tmp_path}/net.py:build", "train.learning_rate": 0.1}
     run = load(run_file(**{f"model.{name}": None for name in SHAPE} | own))
     with pytest.warns(UserWarning, match="no gradient reached idle.weight, idle.bias"):
-        prepared = prepare(run, {}, HOST, Callbacks())
+        prepared = prepare(run, LaunchRecord(), HOST, Callbacks())
     assert verify(run).warnings == prepared.warnings
     assert verify(run).refused is None

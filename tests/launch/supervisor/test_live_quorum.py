@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from penstock.launch.supervisor import quorum as module
 from penstock.launch.supervisor.quorum import Quorum
-from penstock.ledger.journal.events import JournalEvent
+from penstock.ledger.journal.events import JournalEvent, RankEnded
 from penstock.train.replicas.membership import ReplicaMembership
 
 
@@ -20,7 +20,7 @@ class FakeRanks:
     def __init__(self, ranks: int) -> None:
         self.found: dict[int, int | None] = dict.fromkeys(range(ranks))
         self.lives = dict.fromkeys(range(ranks), 0)
-        self.words: dict[int, dict[str, object]] = {}
+        self.words: dict[int, RankEnded] = {}
         self.passed = dict.fromkeys(range(ranks), 0)
         self.events: list[tuple[str, dict[str, Any]]] = []
 
@@ -35,8 +35,8 @@ class FakeRanks:
         assert self.found[rank] is not None, "it lives"
         self.found[rank], self.lives[rank] = None, life
 
-    def end_record(self, rank: int) -> dict[str, object]:
-        return self.words.get(rank, {})
+    def end_record(self, rank: int) -> RankEnded | None:
+        return self.words.get(rank)
 
     def step_count(self, rank: int) -> int:
         return self.passed[rank]
@@ -89,7 +89,7 @@ def test_of_several_dead_the_one_that_was_killed_is_the_reason() -> None:
 @pytest.mark.parametrize("result", ["refused", "oom"])
 def test_what_would_fail_again_ends_the_attempt(result: str) -> None:
     quorum, ranks, _ = made(2, 1)
-    ranks.found[1], ranks.words[1] = 1, {"result": result, "error": "no room"}
+    ranks.found[1], ranks.words[1] = 1, RankEnded(result=result, error="no room")
     assert not quorum.update(ranks.exit_codes())
     assert quorum.end_reason == "no room"
 

@@ -47,6 +47,43 @@ def test_the_search_sees_a_line_that_is_written_by_a_text() -> None:
     assert raw_kinds("journal.write(RankReady(step=3))") == []
 
 
+# What shows a line as it is, also one of a later version.
+SHOWS_LINES = SOURCE / "watch" / "facts" / "event_lines.py"
+READERS = [
+    path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path != SHOWS_LINES and re.search(r"journal\.read import|\bRunView\b", path.read_text())
+]
+
+
+def untyped_reads(source: str) -> list[str]:
+    """Return where a source looks at the fields or the kind of a line by a text."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="payload")):
+                found.append(ast.unparse(node))
+            case ast.Attribute(attr="get", value=ast.Attribute(attr="payload")):
+                found.append(ast.unparse(node))
+            case ast.Compare(left=ast.Attribute(attr="kind"), comparators=[right]):
+                texts = [n.value for n in ast.walk(right) if isinstance(n, ast.Constant)]
+                found += [ast.unparse(node)] * bool({*MOMENTS, *SPANS} & {*texts})
+    return found
+
+
+@pytest.mark.parametrize("path", READERS, ids=str)
+def test_readers_match_on_classes(path: Path) -> None:
+    assert untyped_reads(path.read_text()) == []
+
+
+def test_the_search_sees_a_line_that_is_read_by_a_text() -> None:
+    assert untyped_reads("line.payload['step']") == ["line.payload['step']"]
+    assert untyped_reads("line.payload.get('step', 0)") == ["line.payload.get"]
+    assert untyped_reads("x = [e for e in events if e.kind == 'ready']") == ["e.kind == 'ready'"]
+    assert len(untyped_reads("line.kind in ('fault', 'unheard_of')")) == 1
+    assert untyped_reads("machine.kind == 'cpu' or line.event.step") == []
+
+
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_registered_kind_is_written_somewhere(cls: type[JournalEvent]) -> None:
     sources = [p.read_text() for p in SOURCE.rglob("*.py") if p.name != "events.py"]
@@ -69,7 +106,7 @@ def test_an_event_is_read_as_it_was_written(cls: type[JournalEvent], tmp_path: P
         else:
             journal.write(event, t=1.0)
     (line,) = read_events(tmp_path / "a0000-r00000.events")
-    found = line.typed()
+    found = line.event
     assert type(found) is cls
     shared = {"ranks"} & {f.name for f in fields(cls)}  # of a rank's line they belong to the line
     for field in fields(cls):
@@ -108,6 +145,27 @@ def test_the_bytes_of_a_line_are_those_of_earlier_versions(tmp_path: Path) -> No
     assert first == b'{"t":5.0,"kind":"launch","attempt":2,"ranks":8}' == third
     assert second == b'{"t":6.0,"kind":"ended","result":"done","error":null}'
     assert list(json.loads(first)) == ["t", "kind", "attempt", "ranks"]
+
+
+def test_a_kind_may_name_a_moment_and_a_span() -> None:
+    assert type(events.parse_event("lost", False, {})) is events.ReplicaGone
+    assert type(events.parse_event("lost", True, {})) is events.LostStepSpan
+    # An older version may have written a span as a moment: it is what its kind says.
+    assert type(events.parse_event("evaluate", False, {})) is events.EvaluateSpan
+
+
+def test_a_line_of_a_later_version_keeps_all_that_it_says(tmp_path: Path) -> None:
+    journal = SupervisorJournal(tmp_path)
+    journal.event("unheard_of", t=1.0, attempt=3, what="x")
+    journal.event("launch", t=2.0, attempt=3, to_payload="x", field_names=[])
+    journal.close()
+    first, second = read_events(tmp_path / "supervisor.events")
+    assert first.event == events.UnknownEvent("unheard_of")
+    assert (first.kind, first.attempt, first.payload["what"]) == ("unheard_of", 3, "x")
+    assert second.event.to_payload() == {"attempt": 3}  # a field cannot hide a method
+    assert second.payload["to_payload"] == "x"
+    assert isinstance(second.event, events.AttemptLaunched)
+    assert f"{second.event.ranks}" == "None"
 
 
 def test_every_kind_says_what_it_is() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from journal_lines import line_of
 from penstock.errors import PenstockError
 from penstock.ledger.journal.read import (
-    JournalLine,
     next_attempt,
     read_curve,
     read_events,
@@ -52,7 +52,7 @@ def test_events_at_every_byte(folder: Path, tmp_path_factory: pytest.TempPathFac
     path = folder / "a0003-r00000.events"
     whole = read_events(path)
     assert [event.kind for event in whole] == ["start", "ready", "evaluate"]
-    assert whole[1] == JournalLine(101.5, "ready", None, 3, range(1), {"note": "ünï\ncode"})
+    assert whole[1] == line_of(101.5, "ready", None, 3, range(1), {"note": "ünï\ncode"})
     assert (whole[2].t, whole[2].end, whole[2].payload) == (107.0, 108.0, {"step": 4, "loss": 1.25})
     data = path.read_bytes()
     for length, cut in prefixes(path, tmp_path_factory.mktemp("cut")):

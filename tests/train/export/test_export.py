@@ -17,7 +17,7 @@ from penstock.data.build.open import open_dataset
 from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoints
-from penstock.guard.format.published import Checkpoint
+from penstock.guard.format.published import StoredCheckpoint
 from penstock.model.decoder import Decoder
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
@@ -36,7 +36,7 @@ class Kept:
     folder: RunFolder
     decoder: Decoder
 
-    def save(self, step: int, **more: Any) -> Checkpoint:
+    def save(self, step: int, **more: Any) -> StoredCheckpoint:
         own = self.decoder.state_dict()
         shapes = {name: list(t.shape) for name, t in own.items()}
         scalars = {"step": step, "weights": shapes, **more}

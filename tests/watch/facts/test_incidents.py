@@ -22,7 +22,7 @@ def test_each_incident_is_shown_once(tmp_path: Path) -> None:
     found = incidents(list(read_events(file.path)))
     earlier, newest = newest_incidents(found)
     assert earlier == 0
-    assert [(one["step"], incident_text(one)) for one in newest] == [
+    assert [(one.event.step, incident_text(one.event)) for one in newest] == [
         (7, "batch left out (loss nan, gradient norm 1); it is under bad/"),
         (37, "went back and left out the batch (loss 12 where 3 is usual); it is under bad/"),
         (48, "replicas differed in head; went back to step 40"),

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal_lines import line_of
 from penstock.ledger.journal.read import JournalLine
 from penstock.watch.outlets.alerts import Alert, AlertDetector, FinishedStep, sentence
 
@@ -14,7 +15,7 @@ def detector() -> AlertDetector:
 
 
 def event(kind: str, t: float, attempt: int | None = None, **payload: object) -> JournalLine:
-    return JournalLine(t, kind, attempt=attempt, payload=payload)
+    return line_of(t, kind, attempt=attempt, payload=payload)
 
 
 def kinds(news: list[Alert]) -> list[str]:
@@ -99,7 +100,9 @@ def test_the_sentence_of_an_alert_for_a_chat() -> None:
 
 
 faults = st.builds(
-    lambda kind, t, attempt: event(kind, t, attempt, rank=0, reason="x", why="y"),
+    lambda kind, t, attempt: event(
+        kind, t, attempt, rank=0, reason="x", why="y", factor=2.0, slow=True
+    ),
     st.sampled_from(["fault", "hang", "lost", "launch", "straggler"]),
     st.floats(0, 1e6),
     st.integers(0, 3),

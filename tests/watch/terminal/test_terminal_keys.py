@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.ledger.journal.events import DisplayFailed, StopSignal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.watch.facts.run_view import RunView
@@ -59,7 +60,7 @@ def test_keys_save_help_ask_and_stop_and_the_size_is_followed(
         assert "stopped, step" in seated.after()
     assert RunView(folder).status == "stopped"
     assert RunView(folder).newest_checkpoint
-    asked = RunView(folder).supervisor_events_of("asked_to_stop")
+    asked = RunView(folder).supervisor_events_of(StopSignal)
     assert [e.payload["signal"] for e in asked] == ["SIGINT"]
 
 
@@ -110,7 +111,7 @@ def test_the_terminal_is_restored_after_a_crash_of_the_display(
         put_back(seated)
         assert "no screen today" in seated.after()
         assert "done, step 5 of 5" in seated.after()
-    assert RunView(RunFolder(load(file).folder)).supervisor_events_of("display_failed")
+    assert RunView(RunFolder(load(file).folder)).supervisor_events_of(DisplayFailed)
 
 
 def test_a_pipe_has_no_keys() -> None:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from blake3 import blake3
 
@@ -24,7 +24,7 @@ from penstock.data.format.manifest import FORMAT, fetch_manifest
 from penstock.data.format.types import Progress
 from penstock.data.format.writer import unfinished_prefix
 from penstock.data.read.dataset import Dataset
-from penstock.data.read.open import cache_environment, open_planned
+from penstock.data.read.open import PlanEntry, cache_environment, open_planned
 from penstock.data.store.objects import PATIENCE_S
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
@@ -77,10 +77,10 @@ def open_or_build(run: Run, progress: Progress | None = None) -> list[Dataset]:
 
 
 def open_for_launch(
-    run: Run, plan: dict[str, Any], progress: Progress | None = None
+    run: Run, planned: "PlanEntry | None", progress: Progress | None = None
 ) -> list[Dataset]:
-    """Open the datasets that the plan of a run names; those of the file where it names none."""
-    return open_planned(run, plan["dataset"]) if "dataset" in plan else open_or_build(run, progress)
+    """Open the datasets of an earlier launch; those of the run file where there was none."""
+    return open_or_build(run, progress) if planned is None else open_planned(run, planned)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class DatasetWriter:
         self._folder = home / f"{unfinished_prefix(name)}{uuid.uuid4().hex}"
         (self._folder / SHARDS).mkdir(parents=True)
         self._done: list[Shard] = []
-        self._open: _ShardWriter | None = None
+        self._open: _TokenShardWriter | None = None
 
     def __enter__(self) -> "DatasetWriter":
         return self
@@ -92,7 +92,7 @@ class DatasetWriter:
         starts = True
         while content:
             if self._open is None:
-                self._open = _ShardWriter(self._folder / SHARDS, self._dtype.itemsize)
+                self._open = _TokenShardWriter(self._folder / SHARDS, self._dtype.itemsize)
             room = self._shard_bytes - self._open.bytes
             self._open.write(content[:room], starts)
             content, starts = content[room:], False
@@ -146,7 +146,7 @@ def write_shard(
     rows: bytes = b"",
 ) -> Shard:
     """Write one shard; `starts` are the first tokens of its documents, `rows` a stored sidecar."""
-    writer = _ShardWriter(folder, tokens.itemsize)
+    writer = _TokenShardWriter(folder, tokens.itemsize)
     writer.write(np.ascontiguousarray(tokens).data.cast("B"), starts_document=False)
     shard = writer.close(starts)
     if mask is not None:
@@ -156,7 +156,7 @@ def write_shard(
     return shard
 
 
-class _ShardWriter:
+class _TokenShardWriter:
     """The token file of one shard, hashed while it is written and then named by its hash."""
 
     def __init__(self, folder: Path, itemsize: int) -> None:

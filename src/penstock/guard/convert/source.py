@@ -15,7 +15,7 @@ from penstock.guard.convert.foreign import ForeignCheckpoint, is_foreign_checkpo
 from penstock.guard.convert.relayout import rewrite_for_ranks
 from penstock.guard.convert.writers import RunCheckpoint, write_safetensors, write_torch
 from penstock.guard.format.manifest import MANIFEST
-from penstock.guard.format.published import Checkpoint, is_checkpoint_name
+from penstock.guard.format.published import StoredCheckpoint, is_checkpoint_name
 from penstock.guard.tiers.checkpoint_files import LocalCheckpointFiles, RemoteCheckpointFiles
 from penstock.guard.tiers.listing import ListedCheckpoint
 from penstock.run.folder import find_run
@@ -70,10 +70,10 @@ def open_checkpoint(
             yield OpenedCheckpoint(one.name, RunCheckpoint(local), tuple(rejected))
 
 
-def _whole(path: Path) -> Checkpoint:
+def _whole(path: Path) -> StoredCheckpoint:
     if not is_checkpoint_name(path.name):
         raise PenstockError(f"{path}: a checkpoint's folder is called step-N; rename it back")
-    found = Checkpoint(path)
+    found = StoredCheckpoint(path)
     found.check_format()
     if damage := found.find_damage():
         raise RunFailed(f"{path} is damaged: {'; '.join(damage)}")
@@ -83,7 +83,7 @@ def _whole(path: Path) -> Checkpoint:
 @contextmanager
 def _of_run(
     where: str, step: int | None, root: str
-) -> Iterator[tuple[ListedCheckpoint, Checkpoint, list[str]]]:
+) -> Iterator[tuple[ListedCheckpoint, StoredCheckpoint, list[str]]]:
     folder = find_run(where, root)
     found, unreachable = list_checkpoints(folder)
     if folder.running():  # it writes over what is in memory
@@ -101,6 +101,6 @@ def _of_run(
             return
         assert isinstance(one.files, RemoteCheckpointFiles)
         with tempfile.TemporaryDirectory(dir=folder.path, prefix=".convert-") as landing:
-            yield one, Checkpoint(one.files.store.fetch(one.step, Path(landing))), rejected
+            yield one, StoredCheckpoint(one.files.store.fetch(one.step, Path(landing))), rejected
             return
     raise RunFailed(f"no checkpoint of '{where}' is whole: {'; '.join(rejected)}")

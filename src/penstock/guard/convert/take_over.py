@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 from penstock.guard.format.manifest import MANIFEST, CheckpointManifest
-from penstock.guard.format.published import SCALARS, Checkpoint, file_entry, folder_name
+from penstock.guard.format.published import SCALARS, StoredCheckpoint, file_entry, folder_name
 from penstock.guard.tiers.stores import FOREIGN, CheckpointStore
 
 
-def take_over(found: Checkpoint, store: CheckpointStore, run: str) -> CheckpointManifest:
+def take_over(found: StoredCheckpoint, store: CheckpointStore, run: str) -> CheckpointManifest:
     """Copy a whole checkpoint into a store of the run with identity `run`; return its new manifest.
 
     It is on disk when this returns. One that a killed call has published stays. A slot in memory

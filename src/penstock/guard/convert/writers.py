@@ -19,7 +19,7 @@ from penstock.files import refuse_existing, sync
 from penstock.guard.format.file_plan import torch_dtype
 from penstock.guard.format.index import TensorEntry
 from penstock.guard.format.local_file import DTYPES
-from penstock.guard.format.published import Checkpoint
+from penstock.guard.format.published import StoredCheckpoint
 from penstock.guard.format.reader import IndexReader
 
 MODEL = "model/"
@@ -52,7 +52,7 @@ class TensorSource(Protocol):
 class RunCheckpoint:
     """A checkpoint of a run, read through its index: nothing is unpickled."""
 
-    def __init__(self, found: Checkpoint) -> None:
+    def __init__(self, found: StoredCheckpoint) -> None:
         found.check_format()
         self.checkpoint, self.index = found, found.index()
         self._reader = IndexReader(found.path, self.index)

@@ -38,7 +38,7 @@ _NAME = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class StoredCheckpoint:
     """One checkpoint folder. Nothing about it is trusted before its hashes are verified."""
 
     path: Path
@@ -170,10 +170,10 @@ def validation_loss(step: int, scalars: dict[str, Any]) -> float | None:
     return best.get("last_loss") if best.get("last_step") == step else None
 
 
-def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
+def best_first(found: list[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return the evaluated checkpoints, lowest validation loss first; unreadable ones are left
     out."""
-    losses: list[tuple[float, int, Checkpoint]] = []
+    losses: list[tuple[float, int, StoredCheckpoint]] = []
     for one in found:
         try:
             loss = one.validation_loss
@@ -184,9 +184,9 @@ def best_first(found: list[Checkpoint]) -> list[Checkpoint]:
     return [one for _, _, one in sorted(losses, key=lambda pair: pair[:2])]
 
 
-def published_checkpoints(folder: Path) -> list[Checkpoint]:
+def published_checkpoints(folder: Path) -> list[StoredCheckpoint]:
     """Return all published checkpoints of a folder, newest first."""
-    return [Checkpoint(path) for path in published_folders(folder)]
+    return [StoredCheckpoint(path) for path in published_folders(folder)]
 
 
 def published_folders(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from penstock.guard.format.file_names import plain_path
 from penstock.guard.format.manifest import MANIFEST, CheckpointManifest
-from penstock.guard.format.published import SCALARS, Checkpoint, folder_name
+from penstock.guard.format.published import SCALARS, StoredCheckpoint, folder_name
 from penstock.guard.tiers.slots import MemoryCheckpoint, read_seal, seal_path
 from penstock.guard.tiers.stores import RemoteStore
 from penstock.untrusted import parse_table
@@ -42,7 +42,7 @@ class CheckpointFiles(Protocol):
 class LocalCheckpointFiles:
     """A folder on disk or a slot in memory, on this machine."""
 
-    def __init__(self, found: Checkpoint) -> None:
+    def __init__(self, found: StoredCheckpoint) -> None:
         self.checkpoint = found
 
     @property

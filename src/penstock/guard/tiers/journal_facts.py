@@ -13,17 +13,20 @@ from penstock.ledger.journal.events import (
     CheckpointAdopted,
     CheckpointLoaded,
     CheckpointSaved,
+    InvocationEnded,
+    InvocationStarted,
     StepsTakenBack,
 )
-from penstock.ledger.journal.read import JournalLine, parse_lines, read_events
+from penstock.ledger.journal.read import lines_of, parse_lines, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
+from penstock.ledger.journal.values import whole
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
-ADOPTED = CheckpointAdopted.kind
-_KINDS = (CheckpointSaved.kind, CheckpointLoaded.kind, StepsTakenBack.kind)
-_MARKS = [f'"kind":"{kind}"'.encode() for kind in _KINDS]
+_BY_RANKS = (CheckpointSaved, CheckpointLoaded, StepsTakenBack)
+_MARKS = [f'"kind":"{cls.kind}"'.encode() for cls in _BY_RANKS]
+CheckpointEvent = CheckpointSaved | CheckpointLoaded | StepsTakenBack | CheckpointAdopted
 
 
 def recorded_step(folder: RunFolder) -> int | None:
@@ -35,12 +38,13 @@ def recorded_step(folder: RunFolder) -> int | None:
     if (forked := forked_step(folder)) is not None:
         steps.add(forked)  # a fork begins with a copy of the other run's checkpoint
     for event in _events(folder):
-        step = event.whole("step")
-        if event.kind == "taken_back":
+        if isinstance(event, StepsTakenBack):
             steps = _left(event, steps)
-        elif event.kind == ADOPTED and step is not None:
-            steps = {one for one in steps if one < step} | {step}
-        elif step is not None and event.payload.get("tier") != "memory":
+        elif (step := whole(event.step)) is None:
+            continue
+        elif isinstance(event, CheckpointAdopted):
+            steps = {earlier for earlier in steps if earlier < step} | {step}
+        elif event.tier != "memory":
             steps.add(step)
     return max(steps, default=None)
 
@@ -59,10 +63,10 @@ def last_result(folder: RunFolder) -> str | None:
 
     None if it was cut off, or if there was none.
     """
-    for event in reversed(read_events(folder.journal / SUPERVISOR)):
-        if event.kind == "ended":
-            return str(event.payload["result"])
-        if event.kind in ("invocation", ADOPTED):
+    for line in reversed(read_events(folder.journal / SUPERVISOR)):
+        if isinstance(line.event, InvocationEnded):
+            return str(line.event.result)
+        if isinstance(line.event, InvocationStarted | CheckpointAdopted):
             return None
     return None
 
@@ -92,17 +96,25 @@ def recorded_manifests(folder: RunFolder) -> dict[int, str]:
 
     After a resume, later steps are made again: their old hashes are dropped.
     """
-    found: dict[int, str] = {}
+    manifests: dict[int, str] = {}
     for event in _events(folder):
-        step, manifest = event.whole("step"), event.payload.get("manifest")
-        if event.kind == "taken_back":
-            after_step = event.whole("after_step") or 0
-            found = {one: hash_ for one, hash_ in found.items() if one <= after_step}
-        elif step is not None and event.kind in ("resumed", ADOPTED):
-            found = {one: hash_ for one, hash_ in found.items() if one <= step}
-        if step is not None and event.kind in ("saved", ADOPTED) and isinstance(manifest, str):
-            found[step] = manifest
-    return found
+        if isinstance(event, StepsTakenBack):
+            manifests = _up_to(whole(event.after_step) or 0, manifests)
+            continue
+        step = whole(event.step)
+        if step is None:
+            continue
+        if isinstance(event, CheckpointLoaded | CheckpointAdopted):
+            manifests = _up_to(step, manifests)
+        if isinstance(event, CheckpointSaved | CheckpointAdopted) and isinstance(
+            event.manifest, str
+        ):
+            manifests[step] = event.manifest
+    return manifests
+
+
+def _up_to(last: int, manifests: dict[int, str]) -> dict[int, str]:
+    return {step: manifest for step, manifest in manifests.items() if step <= last}
 
 
 def newest_recorded(folder: RunFolder) -> int:
@@ -132,24 +144,24 @@ def forked_step(folder: RunFolder) -> int | None:
     return forked.step if forked else None
 
 
-def _left(event: JournalLine, steps: set[int]) -> set[int]:
+def _left(event: StepsTakenBack, steps: set[int]) -> set[int]:
     """Return the steps that are still saved after a rollback."""
-    left = event.payload.get("left")
-    if isinstance(left, list):
-        return {step for step in left if type(step) is int}
-    after_step = event.whole("after_step") or 0  # a store could not be listed then
+    if isinstance(event.left, list):
+        return {step for step in event.left if type(step) is int}
+    after_step = whole(event.after_step) or 0  # a store could not be listed then
     return {step for step in steps if step <= after_step}
 
 
-def _events(folder: RunFolder) -> list[JournalLine]:
+def _events(folder: RunFolder) -> list[CheckpointEvent]:
     """Return the events above in the order of attempts: clocks of machines may jump."""
-    found: list[tuple[int, float, JournalLine]] = []
+    ordered: list[tuple[int, float, CheckpointEvent]] = []
     for file in journal_files(folder.journal, "events"):
         content = file.path.read_bytes()
         if any(mark in content for mark in _MARKS):  # few files: most are not even parsed
-            wanted = [e for e in parse_lines(content, file.path) if e.kind in _KINDS]
-            found += [(event.attempt or 0, event.t, event) for event in wanted]
-    for event in read_events(folder.journal / SUPERVISOR):
-        if event.kind == ADOPTED:
-            found.append((event.whole("next_attempt") or 0, float("-inf"), event))
-    return [event for _, _, event in sorted(found, key=lambda one: one[:2])]
+            for line in parse_lines(content, file.path):
+                if isinstance(line.event, _BY_RANKS):
+                    ordered.append((line.attempt or 0, line.t, line.event))
+    for adopted in lines_of(read_events(folder.journal / SUPERVISOR), CheckpointAdopted):
+        next_attempt = whole(adopted.event.next_attempt) or 0
+        ordered.append((next_attempt, float("-inf"), adopted.event))
+    return [event for _, _, event in sorted(ordered, key=lambda entry: entry[:2])]

@@ -14,7 +14,7 @@ from penstock.guard.format.index import INDEX, Index
 from penstock.guard.format.manifest import FORMAT, MANIFEST, READABLE_FORMATS, UnsupportedFormat
 from penstock.guard.format.published import (
     SCALARS,
-    Checkpoint,
+    StoredCheckpoint,
     published_checkpoints,
     validation_loss,
 )
@@ -152,7 +152,10 @@ def on_disk(checkpoints: Path) -> list[ListedCheckpoint]:
     ]
     aside = [
         ListedCheckpoint(
-            "disk", int(path.name.split("-")[1]), LocalCheckpointFiles(Checkpoint(path)), aside=why
+            "disk",
+            int(path.name.split("-")[1]),
+            LocalCheckpointFiles(StoredCheckpoint(path)),
+            aside=why,
         )
         for prefix, why in _ASIDE.items()
         for path in checkpoints.glob(f".{prefix}-*")

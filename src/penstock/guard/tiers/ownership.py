@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import secret
 from penstock.guard.format.manifest import CheckpointManifest
-from penstock.guard.format.published import Checkpoint
+from penstock.guard.format.published import StoredCheckpoint
 from penstock.run.diff import FieldChange, settings_changes
 from penstock.run.fingerprint import settings_fingerprint
 from penstock.run.schema.run import Run
@@ -30,7 +30,7 @@ class Owner:
     recorded: Callable[[], Mapping[int, str]] = dict  # hashes of manifests by step, by the journal
     forked_step: int | None = None  # whose checkpoint the run began with, in format 3
 
-    def refusal(self, found: Checkpoint) -> str:
+    def refusal(self, found: StoredCheckpoint) -> str:
         """Say why a whole checkpoint does not belong to this run; "" if it does."""
         about = found.read_manifest()
         step = found.step if about.step is None else about.step
@@ -46,7 +46,7 @@ class Owner:
             )
         return ""
 
-    def _of_another_run(self, found: Checkpoint, about: CheckpointManifest) -> str:
+    def _of_another_run(self, found: StoredCheckpoint, about: CheckpointManifest) -> str:
         table = _table(found)
         there = f"{table.get('name', '?')!r:.80} ({about.run[:8]})"
         here = f"'{self.run.name}' ({self.identity[:8]})" if self.run else self.identity[:8]
@@ -54,7 +54,7 @@ class Owner:
         differs = f"; {_words(changes)}" if changes else ""
         return f"a checkpoint of another run, {there}, and this is {here}{differs}"
 
-    def _unlike(self, found: Checkpoint, about: CheckpointManifest) -> list[FieldChange]:
+    def _unlike(self, found: StoredCheckpoint, about: CheckpointManifest) -> list[FieldChange]:
         """Return the settings that differ.
 
         Equal hashes need no comparison. A later version may hash more settings, so unequal hashes
@@ -73,7 +73,7 @@ class Owner:
         return settings_changes(table, self.run) if table else []
 
 
-def _table(found: Checkpoint) -> dict[str, Any]:
+def _table(found: StoredCheckpoint) -> dict[str, Any]:
     """Return the run file that a checkpoint was made with; empty if it does not say."""
     table = found.scalars.get("run")
     return table if isinstance(table, dict) else {}

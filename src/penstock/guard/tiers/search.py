@@ -21,7 +21,7 @@ from penstock.errors import RunFailed, system_words
 from penstock.guard.format.manifest import MANIFEST, UNSUPPORTED
 from penstock.guard.format.published import (
     USE_OTHER_VERSION,
-    Checkpoint,
+    StoredCheckpoint,
     folder_name,
 )
 from penstock.guard.tiers.free_space import boot_id
@@ -37,7 +37,7 @@ MEMORY = -1  # as the number of a tier; durable stores count from 0
 class SearchResult:
     """The checkpoint to resume from, and what was wrong with others."""
 
-    checkpoint: Checkpoint | None  # None: there is none, begin at the first step
+    checkpoint: StoredCheckpoint | None  # None: there is none, begin at the first step
     rejected: list[str]  # what was wrong with newer ones
     unreachable: list[str]  # stores that did not answer
     notes: list[str] = field(default_factory=list)  # what was put right on the way
@@ -66,7 +66,7 @@ class _Problems:
     notes: list[str] = field(default_factory=list)  # what was put right on the way
     foreign: bool = False  # whole ones were of another run
 
-    def found(self, checkpoint: Checkpoint | None) -> SearchResult:
+    def found(self, checkpoint: StoredCheckpoint | None) -> SearchResult:
         rejected = [words for _, words in self.rejected]
         return SearchResult(
             checkpoint, rejected, [words for _, words in self.unreachable], self.notes
@@ -119,13 +119,15 @@ class CheckpointSearch:
         names = {(number, true): step for number, step, true in wrong}
 
         def judge(tier: int, step: int, slot: MemoryCheckpoint | None) -> _Judgement:
-            found: Checkpoint
+            found: StoredCheckpoint
             if slot is not None:
                 found = slot
             elif (store := self.stores[tier]).tier == "remote":
                 return _Judgement(UnverifiedRemote(Path(folder_name(step))))
             else:
-                found = Checkpoint(store.fetch(names.get((tier, step), step), self.download_folder))
+                found = StoredCheckpoint(
+                    store.fetch(names.get((tier, step), step), self.download_folder)
+                )
             called = (tier, step) not in names
             damage = found.find_damage(hashed=False, called=called)
             _refuse_other_format(found, damage)
@@ -264,7 +266,7 @@ class CheckpointSearch:
         )
         if problem:
             return _Judgement(None, f"{name}: {problem}")
-        found = Checkpoint(path)
+        found = StoredCheckpoint(path)
         damage = self._damage(found, shared=not away)
         _refuse_other_format(found, damage)
         refusal = "" if damage else self._refused(found)
@@ -275,11 +277,11 @@ class CheckpointSearch:
         self.world.gather(None)
         return _judge_found(found, damage, refusal, name)
 
-    def _refused(self, found: Checkpoint) -> str:
+    def _refused(self, found: StoredCheckpoint) -> str:
         """Return the same answer on all ranks: rank 0 reads the journal."""
         return self.world.broadcast(self.refusal(found) if self._first else None)
 
-    def refusal(self, found: Checkpoint) -> str:
+    def refusal(self, found: StoredCheckpoint) -> str:
         """Say why a whole checkpoint does not belong to this run; "" if it does."""
         try:
             return (self.owner or Owner(self.identity)).refusal(found)
@@ -310,7 +312,7 @@ class CheckpointSearch:
         problems = [why for why in self.world.gather(problem) if why]
         return path, "; ".join(problems)
 
-    def _damage(self, found: Checkpoint, shared: bool = False) -> list[str]:
+    def _damage(self, found: StoredCheckpoint, shared: bool = False) -> list[str]:
         """List the damage; ranks that see the same files share the reading."""
         here = "" if shared else f"{boot_id()} {found.path}"
         peers = [rank for rank, where in enumerate(self.world.gather(here)) if where == here]
@@ -351,13 +353,13 @@ class CheckpointSearch:
         return "; ".join(words.removeprefix("memory: ") for words in problems) or none
 
 
-class UnverifiedRemote(Checkpoint):
+class UnverifiedRemote(StoredCheckpoint):
     """A checkpoint in a remote store of which only the step is known."""
 
     tier: ClassVar[str] = "remote"
 
 
-class MisnamedCheckpoint(Checkpoint):
+class MisnamedCheckpoint(StoredCheckpoint):
     """A checkpoint in a folder with a wrong step, under the name that it will get."""
 
 
@@ -365,18 +367,20 @@ class MisnamedCheckpoint(Checkpoint):
 class _Judgement:
     """A good checkpoint, or what is wrong with it."""
 
-    checkpoint: Checkpoint | None
+    checkpoint: StoredCheckpoint | None
     problem: str = ""
     foreign: bool = False
 
 
-def _judge_found(found: Checkpoint, damage: list[str], refusal: str, name: str = "") -> _Judgement:
+def _judge_found(
+    found: StoredCheckpoint, damage: list[str], refusal: str, name: str = ""
+) -> _Judgement:
     if not damage and not refusal:
         return _Judgement(found)
     return _Judgement(None, f"{name or found.name}: {'; '.join(damage) or refusal}", bool(refusal))
 
 
-def _refuse_other_format(found: Checkpoint, damage: list[str]) -> None:
+def _refuse_other_format(found: StoredCheckpoint, damage: list[str]) -> None:
     """Raise RunFailed if it is whole but in a format that this version cannot read."""
     for problem in damage:
         if UNSUPPORTED in problem:

@@ -23,7 +23,7 @@ from penstock.guard.format.manifest import (
     CheckpointManifest,
     manifest_fields,
 )
-from penstock.guard.format.published import Checkpoint, file_entry
+from penstock.guard.format.published import StoredCheckpoint, file_entry
 from penstock.untrusted import is_count, parse_table, read_record
 
 SLOTS = 2
@@ -105,7 +105,7 @@ def damaged_seals(fast: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class MemoryCheckpoint(Checkpoint):
+class MemoryCheckpoint(StoredCheckpoint):
     """A slot with the seals of all ranks."""
 
     seals: tuple[Seal, ...]

@@ -17,7 +17,12 @@ from typing import Protocol
 from penstock.data.store.objects import Store, is_url
 from penstock.files import sync, write_synced
 from penstock.guard.format.manifest import MANIFEST
-from penstock.guard.format.published import Checkpoint, folder_name, published_folders, step_of
+from penstock.guard.format.published import (
+    StoredCheckpoint,
+    folder_name,
+    published_folders,
+    step_of,
+)
 from penstock.untrusted import read_record
 
 COPY_BYTES = 64 << 20
@@ -185,7 +190,7 @@ class DiskStore:
         found: dict[int, int] = {}
         for path in published_folders(self.root):
             with contextlib.suppress(OSError, ValueError):
-                step = Checkpoint(path).content_step()
+                step = StoredCheckpoint(path).content_step()
                 free = step is not None and not (self.root / folder_name(step)).exists()
                 if step is not None and free and step not in found.values():
                     found[step_of(path)] = step
@@ -239,7 +244,7 @@ class RemoteStore:
         aside.mkdir(parents=True)
         # The manifest says which files; one that names files outside is refused when it is read.
         write_synced(aside / MANIFEST, self.store.get(f"{folder_name(step)}/{MANIFEST}"))
-        for name in Checkpoint(aside).files():
+        for name in StoredCheckpoint(aside).files():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             with (aside / name).open("wb") as file:
                 self.store.download(f"{folder_name(step)}/{name}", file)

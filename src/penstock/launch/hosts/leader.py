@@ -25,13 +25,14 @@ from penstock.launch.prepare.replan import Replanner
 from penstock.launch.supervisor.supervisor import RunOutcome
 from penstock.ledger.journal.events import (
     AttemptFailed,
+    HostsAssigned,
     InvocationEnded,
     InvocationStarted,
     LeaseExpired,
     LeaseHandedOver,
     LeaseTaken,
 )
-from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.read import lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
@@ -102,11 +103,11 @@ class Leader:
         )
 
     def _plan_for(self, slots: list[int]) -> HostPlan:
-        return HostPlan(*self.prepared.plan_for_hosts(slots, self.folder.read_plan()))
+        return HostPlan(*self.prepared.plan_for_hosts(slots, self.folder.read_launch_record()))
 
     def _supervise(self, ranks: RemoteRanks, journal: SupervisorJournal) -> RunOutcome:
         run, folder = self.prepared.run, self.folder
-        layout, plan = self.prepared.plan_launch(folder.read_plan())
+        layout, plan = self.prepared.plan_launch(folder.read_launch_record())
         self._record_beginning(journal, layout.ranks)
         since = self.began if self.lost_t is None else now()
         limit = launch_plan.budget_limit(run, folder, layout.ranks, since)
@@ -148,8 +149,9 @@ class Leader:
             return
         journal.write(LeaseTaken(node=self.me.node))
         events = read_events(self.folder.journal / SUPERVISOR)
-        attempts = [e.attempt for e in events if e.kind == "mustered" and e.attempt is not None]
-        recorded = {e.attempt for e in events if e.kind in ("fault", "handed_over")}
+        assigned = lines_of(events, HostsAssigned)
+        attempts = [line.attempt for line in assigned if line.attempt is not None]
+        recorded = {line.attempt for line in lines_of(events, AttemptFailed, LeaseHandedOver)}
         if attempts and attempts[-1] not in recorded:
             reason = "the host that led the run was lost"
             self._record_fault(journal, attempts[-1], self.lost_t, reason)
@@ -167,7 +169,11 @@ class Leader:
         if self.lost_t is None:
             return self.run.cluster.nodes
         events = read_events(self.folder.journal / SUPERVISOR)
-        leaders = [e.payload["node"] for e in events if e.kind in ("invocation", "took_over")]
+        leaders = [
+            line.event.node
+            for line in events
+            if isinstance(line.event, InvocationStarted | LeaseTaken)
+        ]
         at_work = {host["node"] for host in self.folder.read_launch_record().hosts}
         return len(at_work - set(leaders[-2:-1]) | {self.me.node})
 

@@ -16,6 +16,7 @@ from penstock.meter.clock import now
 from penstock.meter.devices import Devices
 from penstock.policy.restart import WELL
 from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.run import Run
 
 
@@ -32,8 +33,8 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         if how.finished:
             report_start(how, folder, listener)
             return
-        prepared = prepare(how.run, folder.read_plan(), machine, listener)
-        prepared.plan_launch({})  # refuse before any host waits for another
+        prepared = prepare(how.run, folder.read_launch_record(), machine, listener)
+        prepared.plan_launch(LaunchRecord())  # refuse before any host waits for another
         report_start(how, folder, listener)
         session = HostSession(how.run, prepared, folder, place, journal_sync, listener, began)
         with session.notice.catch_signals():

@@ -14,9 +14,10 @@ from penstock.launch.hosts.journal_sync import JournalSync
 from penstock.launch.hosts.remote_ranks import RemoteRanks
 from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
-from penstock.ledger.journal.events import HostRequest, RegroupRequested
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.events import HostRequest, HostStrike, RegroupRequested
+from penstock.ledger.journal.read import JournalLine, lines_of
 from penstock.ledger.journal.records import file_name
+from penstock.ledger.journal.values import whole
 from penstock.meter.clock import now
 from penstock.plan.job.layout import Layout
 from penstock.policy import quarantine, restart
@@ -141,12 +142,9 @@ class MultiHostSupervisor(Supervisor):
 def read_strikes(journal: list[JournalLine]) -> quarantine.QuarantineState:
     """Return what earlier leaders of the run recorded against its hosts."""
     state = quarantine.QuarantineState()
-    for event in journal:
-        if event.kind == "strike":
-            slot = event.whole("accelerator")
-            kind: Kind = "lost" if slot is None else "differs"
-            fault = quarantine.HardwareFault(
-                str(event.payload["node"]), slot, str(event.payload["reason"]), event.t, kind
-            )
-            state, _ = quarantine.decide(state, fault)
+    for line in lines_of(journal, HostStrike):
+        strike, slot = line.event, whole(line.event.accelerator)
+        kind: Kind = "lost" if slot is None else "differs"
+        fault = quarantine.HardwareFault(str(strike.node), slot, str(strike.reason), line.t, kind)
+        state, _ = quarantine.decide(state, fault)
     return state

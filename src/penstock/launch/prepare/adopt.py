@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.checkpoints import Checkpoint, SingleProcess, search_of_run
+from penstock.guard.checkpoints import SingleProcess, StoredCheckpoint, search_of_run
 from penstock.guard.convert.take_over import take_over
 from penstock.guard.detect.shape_differences import shape_differences
 from penstock.guard.format.published import folder_name
@@ -83,9 +83,9 @@ def adopt(folder: RunFolder, path: Path, replace: bool = False) -> Adopted:
         return Adopted(step, str(about.origin["name"]), tuple(newer))
 
 
-def _whole(path: Path) -> tuple[Checkpoint, int]:
+def _whole(path: Path) -> tuple[StoredCheckpoint, int]:
     """Return a checkpoint whose every byte was verified, and its step."""
-    found = Checkpoint(path)
+    found = StoredCheckpoint(path)
     found.check_format()
     if damage := found.find_damage(called=False):
         raise RunFailed(f"{path} is no whole checkpoint: {'; '.join(damage)}")
@@ -98,10 +98,10 @@ def _whole(path: Path) -> tuple[Checkpoint, int]:
     return found, step
 
 
-def _refuse_other_weights(found: Checkpoint, run: Run, folder: RunFolder) -> None:
+def _refuse_other_weights(found: StoredCheckpoint, run: Run, folder: RunFolder) -> None:
     """Compare names and shapes; a module of the user's own tells its weights when it is built."""
-    vocab = read_or_recover_plan(folder).plan.get("vocab")
-    if only_ranks_know_weights(run) or not isinstance(vocab, int):
+    vocab = read_or_recover_plan(folder).record.vocab
+    if only_ranks_know_weights(run) or not vocab:  # never launched
         return
     held = {n: size for n, size in found.scalars["weights"].items() if not is_buffer(n)}
     if what := shape_differences(held, trained_weights(run, vocab)):

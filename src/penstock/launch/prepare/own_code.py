@@ -9,7 +9,7 @@ import builtins
 import importlib
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.files import write_atomic
 from penstock.home import home
 from penstock.run.diff import with_fields
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.code import changed_code, code_hashes, user_codes
 from penstock.run.schema.run import Run
 
@@ -96,31 +97,31 @@ def _bound(loss: FunctionType, name: str) -> str:
     )
 
 
-def with_renamed(old: Run, run: Run, plan: Mapping[str, Any]) -> Run:
+def with_renamed(old: Run, run: Run, launch: LaunchRecord) -> Run:
     """Return `old` with the files of `run` where they have the same code under another name.
 
-    `plan` is that of `old`, which keeps the hashes of its files."""
+    `launch` is that of `old`, which keeps the hashes of its files."""
     before = {code.field: code for code in user_codes(old)}
     names: dict[str, int | float | str] = {}
     for code in user_codes(run):
         was = before.get(code.field)
         if was is None or was.spec == code.spec or was.function != code.function:
             continue
-        if code.path.is_file() and code.hash() == plan.get(code.key):
+        if code.path.is_file() and code.hash() == launch.sources.get(code.key):
             names[code.field] = code.spec
     return with_fields(old, names) if names else old
 
 
-def check_code_unchanged(run: Run, before: dict[str, Any]) -> dict[str, str]:
+def check_code_unchanged(run: Run, before: LaunchRecord) -> dict[str, str]:
     """Return the hashes of the user's code for plan.json; refuse code that has changed since."""
     for own in user_codes(run):
-        if own.key in before and not own.path.is_file():
+        if own.key in before.sources and not own.path.is_file():
             raise PenstockError(
                 f"{own.words}: {own.path} is gone, with which run '{run.name}' began. Put the "
                 f"file back; or write its new name in {own.field}, if it was renamed: a run goes "
                 "on with a file of the same content"
             )
-    if code := changed_code(run, before):
+    if code := changed_code(run, before.sources):
         raise PenstockError(
             f"{code.words}: {code.path} has changed since run '{run.name}' began, so the rest of "
             "it would be trained by other code. Put the file back to go on; or start a new run "

@@ -31,6 +31,7 @@ from penstock.plan.dataset import (
 from penstock.plan.hardware.precision import decided
 from penstock.plan.job import legal
 from penstock.run.diff import with_choices
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.code import loss_code
 from penstock.run.schema.run import Run
@@ -38,8 +39,11 @@ from penstock.run.schema.run import Run
 SOME_STEPS = 1000  # of a run whose length only its dataset will tell
 
 
-def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listener) -> PreparedRun:
-    """Refuse what can be refused, build the data where it is missing, and settle every choice."""
+def prepare(run: Run, before: LaunchRecord, machine: Devices, listener: Listener) -> PreparedRun:
+    """Refuse what can be refused, build the data where it is missing, and settle every choice.
+
+    `before` is the record of an earlier launch; the defaults where there was none.
+    """
     run, why, warning = decided(run, measure(machine))
     if warning:
         listener.warning(warning)
@@ -55,15 +59,15 @@ def prepare(run: Run, before: dict[str, Any], machine: Devices, listener: Listen
     return replace(prepared, precision_why=why, datasets=datasets)
 
 
-def _open_data(run: Run, before: dict[str, Any], listener: Listener) -> list[Dataset]:
+def _open_data(run: Run, before: LaunchRecord, listener: Listener) -> list[Dataset]:
     """Open the data, and build it where it is missing; warn once of rejected rows."""
     there = built_here()
-    datasets = open_for_launch(run, before, listener.progress)
+    datasets = open_for_launch(run, before.dataset, listener.progress)
     for dataset in datasets:
         built_now = dataset.folder.parent == datasets_home() and dataset.id not in there
         if built_now and (told := rejected_rows_note(dataset.manifest)):
             listener.warning(told)
-        if not before and (told := cut_documents_note(dataset.manifest)):
+        if before == LaunchRecord() and (told := cut_documents_note(dataset.manifest)):
             listener.warning(told)
     return datasets
 
@@ -77,10 +81,10 @@ class LaunchData:
     assumed: dict[str, Any] | None = None  # a plan, with a guess for what is missing
 
 
-def find_data(run: Run, before: dict[str, Any], machine: Devices) -> LaunchData:
+def find_data(run: Run, before: LaunchRecord, machine: Devices) -> LaunchData:
     """Find the data of a run; refuse all that is known to be wrong before it is built.
 
-    `before` is the plan of an earlier launch, whose data a run goes on with.
+    `before` is the record of an earlier launch, whose data a run goes on with.
     """
     refuse_epochs_of_a_mixture(run)
     check_local_open_model(run.model.from_)
@@ -94,8 +98,8 @@ def find_data(run: Run, before: dict[str, Any], machine: Devices) -> LaunchData:
             "model.module is your own; write true, or mark the borders inside your module"
         )
     open_model.refuse_impossible(run)
-    if "dataset" in before:
-        return LaunchData(tuple(one.manifest for one in open_planned(run, before["dataset"])))
+    if before.dataset is not None:
+        return LaunchData(tuple(one.manifest for one in open_planned(run, before.dataset)))
     found = [find_built(run, spec, launch=True) for spec, _ in run.data.parts]
     there = [one for one in found if isinstance(one, BuiltDataset)]
     opened = [open_built(one.folder) for one in there if one.folder]  # are its files whole?
@@ -104,7 +108,7 @@ def find_data(run: Run, before: dict[str, Any], machine: Devices) -> LaunchData:
     if not missing:
         return LaunchData(tuple(one.manifest for one in there))
     guess = _assume_data(run, machine)
-    plan = guess.plan_launch({})[1] if guess else None
+    plan = guess.plan_launch(LaunchRecord())[1] if guess else None
     _try_own_code(run, machine, None)
     return LaunchData((), missing, plan)
 
@@ -120,7 +124,7 @@ def settle_choices(
         run, sizes, machine, ids_of(data), data[0].tokenizer, named, masked=masked
     )
     if run.model.module or run.train.loss:
-        prepared.plan_launch({})  # refuse an invalid layout before the user's code runs
+        prepared.plan_launch(LaunchRecord())  # refuse an invalid layout before the user's code runs
     return replace(prepared, warnings=tuple(_try_own_code(run, machine, prepared, masked)))
 
 

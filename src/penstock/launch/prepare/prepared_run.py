@@ -5,7 +5,7 @@ on it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from penstock.data.read.dataset import Dataset
@@ -18,6 +18,7 @@ from penstock.plan.cost import rates
 from penstock.plan.dataset import DatasetSizes
 from penstock.plan.job.layout import Layout
 from penstock.plan.search import choose
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.paths import KEY as PATHS
 from penstock.run.paths import located_paths
 from penstock.run.schema.run import Run
@@ -38,10 +39,10 @@ class PreparedRun:
     masked: bool = False  # some tokens are no targets of the loss
     datasets: list[Dataset] = field(default_factory=list)  # opened; `check` opens none
 
-    def plan_launch(self, before: dict[str, Any]) -> tuple[Layout, dict[str, Any]]:
+    def plan_launch(self, before: LaunchRecord) -> tuple[Layout, dict[str, Any]]:
         """Return the layout of the whole run on hosts like this one, and the content of plan.json.
 
-        `before` is the plan of an earlier launch.
+        `before` is the record of an earlier launch; the defaults where there was none.
         """
         run, nodes = self.run, self.run.cluster.nodes
         ranks = nodes * self.machine.ranks(run.cluster.accelerators)
@@ -54,7 +55,7 @@ class PreparedRun:
         return layout, self._plan(run, layout, machine, before)
 
     def plan_for_hosts(
-        self, slots: Sequence[int], before: dict[str, Any]
+        self, slots: Sequence[int], before: LaunchRecord
     ) -> tuple[Layout, dict[str, Any]]:
         """Return the same for the hosts that are there; `slots` is how many ranks each can hold."""
         ranks = sum(slots)
@@ -97,14 +98,14 @@ class PreparedRun:
             )
 
     def _plan(
-        self, run: Run, layout: Layout, machine: Devices, before: dict[str, Any]
+        self, run: Run, layout: Layout, machine: Devices, before: LaunchRecord
     ) -> dict[str, Any]:
         """Return what was decided before the launch: the content of plan.json."""
         data = self.data
         shape = None if run.model.module else run.model.shape(data.vocab)
         adapter = run.model.adapter
         frozen = adapter is not None
-        why = self.precision_why or before.get("precision_why")
+        why = self.precision_why or before.precision_why
         plan = {
             "device": machine.kind,
             "device_name": machine.name,
@@ -127,9 +128,12 @@ class PreparedRun:
             **({"precision_why": why} if why else {}),
             "rates": rates.written(run),
             **own_code.check_code_unchanged(run, before),
-            PATHS: {**before.get(PATHS, {}), **located_paths(run)},
+            PATHS: {**before.paths, **located_paths(run)},
         }
-        plan |= {name: before[name] for name in ("forked_from", "replanned") if name in before}
+        if before.forked_from is not None:
+            plan["forked_from"] = asdict(before.forked_from)
+        if before.replanned:
+            plan["replanned"] = before.replanned
         return plan | {"predicted": launch_plan.predict(run, layout, data)}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.guard.checkpoints import Checkpoint, published_checkpoints
+from penstock.guard.checkpoints import StoredCheckpoint, published_checkpoints
 from penstock.guard.format.published import SCALARS
 from penstock.guard.tiers.identity import IdentityCopies
 from penstock.guard.tiers.locations import memory_folders
@@ -18,6 +18,7 @@ from penstock.guard.tiers.slots import sealed_slots
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder, plan_from_bytes
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
@@ -41,6 +42,11 @@ class RecoveredPlan:
     plan: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
     source: str = ""  # the checkpoint that it was read from instead
+
+    @property
+    def record(self) -> LaunchRecord:
+        """The plan's fields; `plan` is what is written again."""
+        return LaunchRecord.from_json(self.plan)
 
 
 def recover_run(folder: RunFolder, run: Run) -> RecoveredRun | None:
@@ -99,10 +105,10 @@ def repair_plan(folder: RunFolder) -> list[str]:
     return [f"{known.problem}; it was put aside as {aside.name} and made again by {known.source}"]
 
 
-def _saved_here(folder: RunFolder) -> list[Checkpoint]:
+def _saved_here(folder: RunFolder) -> list[StoredCheckpoint]:
     """Return the checkpoints on this machine whose scalars are whole, newest first; those in
     memory only where they are of this run."""
-    found: list[Checkpoint] = []
+    found: list[StoredCheckpoint] = []
     with contextlib.suppress(OSError):
         own = IdentityCopies([DiskStore(folder.path), DiskStore(folder.checkpoints)]).read()
         found += [slot for fast in memory_folders(folder) for slot in sealed_slots(fast, own)]
@@ -112,7 +118,7 @@ def _saved_here(folder: RunFolder) -> list[Checkpoint]:
     return sorted(found, key=lambda one: one.step, reverse=True)
 
 
-def _made_by(found: Checkpoint, run: Run) -> Run | None:
+def _made_by(found: StoredCheckpoint, run: Run) -> Run | None:
     """Return the run that made a checkpoint, with what may change on the way taken from `run`;
     None where that cannot be read, or it was taken over from another run."""
     try:

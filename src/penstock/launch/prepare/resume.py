@@ -71,7 +71,7 @@ def decide_resume(folder: RunFolder, run: Run) -> ResumeDecision:
     known = recover_run(folder, run)
     if known is None:
         return ResumeDecision(run)
-    old = with_renamed(known.run, run, read_or_recover_plan(folder).plan)
+    old = with_renamed(known.run, run, read_or_recover_plan(folder).record)
     unsafe = [c for c in diff(old, run) if not c.safe]
     asked = length_override(run) if is_shorter(old, with_old_choices(old, run)) else ""
     if asked:  # judged below, by whether the run has finished
@@ -217,7 +217,8 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
 
     The checkpoint is on disk or in the memory of this host."""
     if folder.exists():
-        if read_or_recover_plan(folder).plan.get("forked_from", {}).get("run") == source.name:
+        forked = read_or_recover_plan(folder).record.forked_from
+        if forked and forked.run == source.name:
             return  # forked before: from now on it is a run like any other
         raise PenstockError(
             f"--fork {folder.name}: there is another run of that name ({folder.path}), which is "
@@ -256,9 +257,9 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     take_over(good, DiskStore(folder.checkpoints), own)
     origin: dict[str, object] = {"forked_from": {"run": source.name, "step": good.step}}
     if _read_by(old) == _read_by(run):
-        before = read_or_recover_plan(source).plan
-        if "dataset" in before:
-            origin["dataset"] = before["dataset"]  # the same version, not today's
+        before = read_or_recover_plan(source).record
+        if before.dataset is not None:
+            origin["dataset"] = before.dataset  # the same version, not today's
     folder.write_plan(origin)
     save(run, folder.run_file)
 

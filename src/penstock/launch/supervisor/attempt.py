@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.guard.format.published import published_folders, step_of
-from penstock.ledger.journal.read import JournalLine, read_events, read_steps
+from penstock.ledger.journal.events import ABSENT, CheckpointLoaded, RankEnded
+from penstock.ledger.journal.read import JournalLine, LineOf, lines_of, read_events, read_steps
 from penstock.ledger.journal.records import file_name, journal_files
+from penstock.ledger.journal.values import whole
 from penstock.policy import restart
 from penstock.run.folder import RunFolder
 
@@ -58,10 +60,14 @@ class AttemptRecords:
     def events(self, rank: int) -> list[JournalLine]:
         return read_events(self.folder.journal / self._name(rank, "events"))
 
-    def end_record(self, rank: int) -> dict[str, object]:
-        """Return the payload of a rank's last `end` event; empty where it wrote none."""
-        ends = [e.payload for e in self.events(rank) if e.kind == "end"]
-        return ends[-1] if ends else {}
+    def end_record(self, rank: int) -> RankEnded | None:
+        """Return how a rank ended, by its own word; None where it did not write that."""
+        line = self._end_line(rank)
+        return line.event if line and line.event.result is not ABSENT else None
+
+    def _end_line(self, rank: int) -> LineOf[RankEnded] | None:
+        ends = lines_of(self.events(rank), RankEnded)
+        return ends[-1] if ends else None
 
     def in_order_of_failure(self) -> list[int]:
         """Return the ranks that wrote that they failed, the first one first.
@@ -71,9 +77,9 @@ class AttemptRecords:
         """
         wrote_t: dict[int, float] = {}
         for rank in range(self.ranks):
-            ends = [e for e in self.events(rank) if e.kind == "end"]
-            if ends and ends[-1].payload["result"] not in restart.WELL:
-                wrote_t[rank] = ends[-1].t
+            end = self._end_line(rank)
+            if end and end.event.result not in restart.WELL:
+                wrote_t[rank] = end.t
         return sorted(wrote_t, key=wrote_t.__getitem__)
 
     def ended(self, finished: Sequence[int] = ()) -> restart.AttemptEnd:
@@ -82,7 +88,7 @@ class AttemptRecords:
         In live mode only `finished` counts: the ranks of replicas that came to the end.
         """
         ends = [self.end_record(rank) for rank in finished or range(self.ranks)]
-        results = tuple(str(end["result"]) if end else None for end in ends)
+        results = tuple(str(end.result) if end else None for end in ends)
         return restart.AttemptEnd(results, self._saved_step())
 
     def _saved_step(self) -> int:
@@ -95,7 +101,8 @@ class AttemptRecords:
             saved = published_folders(self.folder.checkpoints)
         except OSError:  # the disk does not answer, so no progress can be seen there
             saved = []
-        resumed = [e.whole("step") or 0 for e in self.events(0) if e.kind == "resumed"]
+        loaded = lines_of(self.events(0), CheckpointLoaded)
+        resumed = [whole(line.event.step) or 0 for line in loaded]
         return max([step_of(saved[0]) if saved else 0, *resumed])
 
     def step_count(self, rank: int) -> int:
@@ -109,7 +116,9 @@ class AttemptRecords:
         for rank in range(self.ranks):
             steps = read_steps(self.folder.journal / self._name(rank, "steps"))[-1:]
             worked += (steps["start"] + steps["total"]).tolist()
-            worked += [e.end or e.t for e in self.events(rank) if e.kind != "end"]
+            for line in self.events(rank):
+                if not isinstance(line.event, RankEnded):
+                    worked.append(line.end or line.t)
         last = max(worked, default=t)  # a rank may die before it has written anything
         return last if t - last >= long_s else t
 

@@ -97,8 +97,8 @@ class Quorum:
         code, end = codes[rank] or 0, self.records.end_record(rank)
         reason = self.host_failure(rank)
         if not reason:
-            reason = describe_exit(code) if code < 0 or not end else str(end.get("error", ""))
-        if code > 0 and end.get("result") in ("refused", "oom"):
+            reason = describe_exit(code) if code < 0 or end is None else str(end.error or "")
+        if code > 0 and end is not None and end.result in ("refused", "oom"):
             self.end_reason = reason
         else:
             self._drop_replica(rank, reason, now())

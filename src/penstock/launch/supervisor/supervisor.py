@@ -331,7 +331,8 @@ class Supervisor:
         silent = [rank for rank in end.died if ended.results[rank] is None]
         failed = [] if end.reason else records.in_order_of_failure()
         rank = (full or silent or failed or end.died or [0])[0]
-        error = str(records.end_record(rank).get("error", ""))
+        record = records.end_record(rank)
+        error = str(record.error or "") if record else ""
         if silent and not full:
             error = end.describe_exit(rank)
         reason = self.last_reason = end.reason or self.host_failure(rank) or error
@@ -355,12 +356,11 @@ class Supervisor:
 
     def _explain_give_up(self, records: AttemptRecords, ended: restart.AttemptEnd) -> RunOutcome:
         for rank, result in enumerate(ended.results):
-            if result == "refused":
-                end = records.end_record(rank)
-                code = int(str(end["exit_code"]))
+            if result == "refused" and (record := records.end_record(rank)):
+                code = int(str(record.exit_code))
                 if has_trained(self.folder):  # the input was good for some steps: the run failed
                     code = RunFailed.exit_code
-                return RunOutcome("failed", str(end["error"]), code)
+                return RunOutcome("failed", str(record.error), code)
         if "oom" in ended.results:
             return RunOutcome("failed", f"{self.last_reason}\n{self.replanner.advice()}", 1)
         full = shutil.disk_usage(self.folder.path).free < FULL_BYTES

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.ledger.journal.read import LATEST_S
 from penstock.ledger.journal.records import CLOCK_ROUNDING_S, HEADER, STEP, JournalFile
 from penstock.ledger.journal.steps import (
     MEASURED_PARTS,
@@ -21,6 +20,7 @@ from penstock.ledger.journal.steps import (
     positive_seconds,
 )
 from penstock.ledger.journal.tail import FileTail, check_first_bytes
+from penstock.ledger.journal.values import LATEST_S
 
 MOST_BLOCKS = 512
 MOST_RUNS = 1024

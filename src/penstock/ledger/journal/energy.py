@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.ledger.journal.events import JournalEvent, MetersOpened
-from penstock.ledger.journal.read import JournalLine, read_events
+from penstock.ledger.journal.events import ABSENT, JournalEvent, MeterOdd, MetersOpened
+from penstock.ledger.journal.read import JournalLine, LineOf, lines_of, read_events
 from penstock.ledger.journal.records import ENERGY, HEADER, header, read_records
 from penstock.ledger.journal.writer import Appender, write_line
 
@@ -154,21 +154,22 @@ def _read_once(path: Path, records: Path, *states: tuple[int, ...]) -> NodeEnerg
         found = _sane(read_records(records, "energy"))
     except PenstockError as error:  # the rest of the run is still readable
         found = np.empty(0, ENERGY)
-        lines.append(JournalLine(0.0, "odd", payload={"what": str(error)}))
-    named = [str(e.payload["node"]) for e in lines if e.kind == "meters" and "node" in e.payload]
+        lines.append(LineOf(0.0, MeterOdd(what=str(error))))
+    opened = [line.event for line in lines_of(lines, MetersOpened)]
+    named = [str(event.node) for event in opened if event.node is not ABSENT]
     name = named[-1] if named else path.stem.removeprefix("node-")
     return NodeEnergy(name, _devices(lines), found, tuple(lines))
 
 
 def _devices(lines: Sequence[JournalLine]) -> dict[int, MeteredDevice]:
-    found: dict[int, MeteredDevice] = {}
-    for event in lines:
-        listed = event.payload.get("devices") if event.kind == "meters" else None
-        for one in listed if isinstance(listed, list) else []:
-            match one:
+    devices: dict[int, MeteredDevice] = {}
+    for line in lines_of(lines, MetersOpened):
+        listed = line.event.devices
+        for device in listed if isinstance(listed, list) else []:
+            match device:
                 case {"number": int(n), "uuid": str(uuid), "name": str(name), "kind": str(kind)}:
-                    found[n] = MeteredDevice(uuid, name, kind)
-    return found
+                    devices[n] = MeteredDevice(uuid, name, kind)
+    return devices
 
 
 def _sane(records: np.ndarray) -> np.ndarray:

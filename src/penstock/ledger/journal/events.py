@@ -5,12 +5,13 @@ seconds), `end` for a span, `kind`, then the fields below. The file's name gives
 the supervisor's lines carry their own `attempt`.
 
 `needed` marks a field that readers rely on: a line without it, or with another type there, is
-damaged and left out. Every other field may be missing in lines of older versions. A field whose
-default is ABSENT is written only when it applies. `_s` in a name is seconds.
+damaged and left out. Every other field may be missing in lines of older versions, and may have any
+type in damaged ones: readers check with `values.py` what they compute with. A field whose default
+is ABSENT is written only when it applies. `_s` in a name is seconds.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, Self, TypeVar, dataclass_transform
 
 
@@ -19,6 +20,9 @@ class _Absent:
 
     def __repr__(self) -> str:
         return "ABSENT"
+
+    def __str__(self) -> str:
+        return "None"  # what is shown of a missing field, as of `null`
 
     def __bool__(self) -> bool:
         return False
@@ -30,7 +34,8 @@ ABSENT: Final[Any] = _Absent()
 class JournalEvent:
     """A kind of line. Subclasses are frozen dataclasses in the registries below."""
 
-    kind: ClassVar[str]
+    kind: str  # as it is written: the same for all events of a class
+    field_names: ClassVar[frozenset[str]] = frozenset()
 
     def to_payload(self) -> dict[str, object]:
         """Return the fields as they are written, without those that are absent."""
@@ -38,15 +43,30 @@ class JournalEvent:
         return {name: value for name, value in every if value is not ABSENT}
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, object]) -> Self | None:
+    def from_payload(cls, payload: dict[str, object]) -> Self | None:
         """Return the event of a line; None if a needed field is damaged.
 
-        Missing fields are ABSENT, and unknown ones of later versions are left out.
+        Missing fields are ABSENT, and unknown ones of later versions are left out. The event keeps
+        the dictionary as its own: a journal may have millions of lines, and `__init__` would take
+        longer than the parser.
         """
-        known = fields(cls)  # type: ignore[arg-type]
-        if not has_needed(cls.kind, payload):
+        if cls.kind in NEEDED and not has_needed(cls.kind, payload):
             return None
-        return cls(**{one.name: payload.get(one.name, ABSENT) for one in known})
+        if not payload.keys() <= cls.field_names:
+            payload = {name: payload[name] for name in payload.keys() & cls.field_names}
+        event = object.__new__(cls)
+        _set_dict(event, payload)
+        return event
+
+
+_set_dict = vars(JournalEvent)["__dict__"].__set__  # the fastest way into a frozen class
+
+
+@dataclass(frozen=True)
+class UnknownEvent(JournalEvent):
+    """An event of a kind that this version does not have; its line has the fields."""
+
+    kind: str
 
 
 MOMENTS: dict[str, type[JournalEvent]] = {}  # by kind
@@ -65,6 +85,15 @@ def has_needed(kind: str, payload: Mapping[str, object]) -> bool:
     return not wanted or all(type(payload.get(name)) in types for name, types in wanted.items())
 
 
+def parse_event(kind: str, spans: bool, payload: dict[str, object]) -> JournalEvent | None:
+    """Return the event of a line's kind and fields; None if a needed field is damaged.
+
+    `spans` tells whether the line has an `end`: a kind may name a moment and a span.
+    """
+    known = SPANS.get(kind) or MOMENTS.get(kind) if spans else MOMENTS.get(kind) or SPANS.get(kind)
+    return known.from_payload(payload) if known else UnknownEvent(kind)
+
+
 _Class = TypeVar("_Class", bound=type[JournalEvent])
 
 
@@ -75,7 +104,12 @@ def _registered(kind: str, registry: dict[str, type[JournalEvent]]) -> Callable[
         cls.kind = kind
         made: _Class = dataclass(frozen=True, kw_only=True)(cls)  # type: ignore[assignment]
         registry[kind] = made
-        types = {f.name: f.metadata["needed"] for f in fields(made) if "needed" in f.metadata}  # type: ignore[arg-type]
+        every = fields(made)  # type: ignore[arg-type]
+        made.field_names = frozenset(f.name for f in every)
+        for f in every:
+            if f.default is MISSING:  # what is read of a line without it; writers must give it
+                setattr(made, f.name, ABSENT)
+        types = {f.name: f.metadata["needed"] for f in every if "needed" in f.metadata}
         if types:
             NEEDED[kind] = types
         return made

@@ -6,9 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.journal.read import JournalLine, parse_lines
+from penstock.ledger.journal.events import (
+    CheckpointSpan,
+    EvaluateSpan,
+    HeldSpan,
+    JournalEvent,
+    RankEnded,
+    RankReady,
+    StepTraced,
+)
+from penstock.ledger.journal.read import JournalLine, LineOf, lines_of, parse_lines
 from penstock.ledger.journal.records import parse_name
 from penstock.ledger.journal.tail import FileTail
+from penstock.ledger.journal.values import whole
+
+_OF_STEPS = (EvaluateSpan, CheckpointSpan, HeldSpan)
 
 
 @dataclass(frozen=True)
@@ -21,37 +33,46 @@ class FileEvents:
     ready: float = float("inf")  # the first
     ended: float = float("-inf")  # the last
     has_partial_ranks: bool = False  # some are about a part of the file's ranks
-    spans: dict[str, np.ndarray] = field(default_factory=dict)  # by kind: start, end, step or -1
-    traces: list[JournalLine] = field(default_factory=list)
+    # By class: start, end, step or -1.
+    spans: dict[type[JournalEvent], np.ndarray] = field(default_factory=dict)
+    traces: list[LineOf[StepTraced]] = field(default_factory=list)
 
-    def extended(self, events: list[JournalLine], ranks: range) -> "FileEvents":
+    def extended(self, lines: list[JournalLine], ranks: range) -> "FileEvents":
         """Return these events with some more lines of a file of these ranks."""
-        spans: dict[str, list[tuple[float, float, int]]] = {}
+        spans: dict[type[JournalEvent], list[tuple[float, float, int]]] = {}
         first, last, ready, ended = self.first, self.last, self.ready, self.ended
-        for event in events:
-            first, last = min(first, event.t), max(last, event.t)
-            if event.end is not None:
-                first, last = min(first, event.end), max(last, event.end)
-                step = event.whole("step")
-                row = (event.t, event.end, -1 if step is None else step)
-                spans.setdefault(event.kind, []).append(row)
-            if event.kind == "ready" and ready == float("inf"):
-                ready = event.t
-            elif event.kind == "end":
-                ended = max(ended, event.t)
-        tables = {kind: np.array(rows, np.float64) for kind, rows in spans.items()}
-        for kind, rows in self.spans.items():
-            tables[kind] = np.concatenate([rows, tables[kind]]) if kind in tables else rows
+        for line in lines:
+            event = line.event
+            # Comparisons, because `min` and `max` take most of the time of this loop.
+            first, last = line.t if line.t < first else first, line.t if line.t > last else last
+            if line.end is not None:
+                first = line.end if line.end < first else first
+                last = line.end if line.end > last else last
+                step = span_step(event)
+                row = (line.t, line.end, -1 if step is None else step)
+                spans.setdefault(type(event), []).append(row)
+            if isinstance(event, RankReady) and ready == float("inf"):
+                ready = line.t
+            elif isinstance(event, RankEnded):
+                ended = max(ended, line.t)
+        tables = {cls: np.array(rows, np.float64) for cls, rows in spans.items()}
+        for cls, rows in self.spans.items():
+            tables[cls] = np.concatenate([rows, tables[cls]]) if cls in tables else rows
         return FileEvents(
-            self.events + events,
+            self.events + lines,
             first,
             last,
             ready,
             ended,
-            self.has_partial_ranks or any(event.ranks != ranks for event in events),
+            self.has_partial_ranks or any(line.ranks != ranks for line in lines),
             tables,
-            self.traces + [event for event in events if event.kind == "trace"],
+            self.traces + lines_of(lines, StepTraced),
         )
+
+
+def span_step(event: JournalEvent) -> int | None:
+    """Return the step that a span of a rank's time belongs to; None if it belongs to none."""
+    return whole(event.step) if isinstance(event, _OF_STEPS) else None
 
 
 class EventsFollower:
@@ -65,12 +86,12 @@ class EventsFollower:
 
     def read(self, stat: os.stat_result) -> FileEvents:
         """Read the new lines; return all events so far."""
-        anew, found = self._tail.read_new(stat)
+        anew, new = self._tail.read_new(stat)
         # What follows the last newline is torn, or not yet written.
-        whole = found[: found.rfind(b"\n") + 1]
-        self._tail.consume(found, len(whole))
+        written = new[: new.rfind(b"\n") + 1]
+        self._tail.consume(new, len(written))
         if anew:
             self.events = FileEvents()
-        if whole:
-            self.events = self.events.extended(parse_lines(whole, self._tail.path), self._ranks)
+        if written:
+            self.events = self.events.extended(parse_lines(written, self._tail.path), self._ranks)
         return self.events

@@ -78,7 +78,7 @@ class JournalReader:
 
     def supervisor_events(self) -> list[JournalLine]:
         """Return the events of the supervisor."""
-        return self._told(SUPERVISOR).events if SUPERVISOR in self._stats else []
+        return self._file_events(SUPERVISOR).events if SUPERVISOR in self._stats else []
 
     def events(self) -> list[JournalLine]:
         """Return the events of all ranks, by time."""
@@ -91,7 +91,7 @@ class JournalReader:
         ]
         if new:
             # A new list: somebody may hold the old one. It is sorted but for its end.
-            self._sorted = sorted(self._sorted + new, key=lambda event: event.t)
+            self._sorted = sorted(self._sorted + new, key=lambda line: line.t)
             self._sorted_of = {name: len(all_of) for name, all_of in by_file.items()}
         return self._sorted
 
@@ -104,9 +104,9 @@ class JournalReader:
 
     def events_of(self, file: JournalFile) -> FileEvents:
         """Return the events of one file."""
-        return self._told(file.path.name)
+        return self._file_events(file.path.name)
 
-    def _told(self, name: str) -> FileEvents:
+    def _file_events(self, name: str) -> FileEvents:
         if name not in self._events:
             self._events[name] = EventsFollower(self.folder / name)
         return self._events[name].read(self._stats[name])

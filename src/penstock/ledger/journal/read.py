@@ -5,12 +5,14 @@ records before it.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 
-from penstock.ledger.journal.events import MOMENTS, SPANS, JournalEvent, has_needed
+from penstock.ledger.journal.events import JournalEvent, parse_event
 from penstock.ledger.journal.records import (
     SUPERVISOR,
     JournalFile,
@@ -18,43 +20,39 @@ from penstock.ledger.journal.records import (
     parse_name,
     read_records,
 )
+from penstock.ledger.journal.values import unix_s
 from penstock.untrusted import open_plain
 
-# Some 30,000 years: a number beyond it in a damaged file is not a time.
-LATEST_S = 1e12
+E = TypeVar("E", bound=JournalEvent)
+E_co = TypeVar("E_co", bound=JournalEvent, covariant=True)
 
 
 @dataclass(slots=True)  # not frozen, which would take three times as long to make
-class JournalLine:
-    """A line of an `.events` file: a moment, or a span if it has an `end`. Never changed."""
+class LineOf(Generic[E_co]):
+    """A line of an `.events` file: a moment, or a span if it has an `end`. Never changed.
+
+    Readers match on the class of `event`. `payload` has all fields as they were written, also those
+    that this version does not know; it is for what shows or copies a line as it is.
+    """
 
     t: float
-    kind: str
+    event: E_co
     end: float | None = None
     attempt: int | None = None
     ranks: range = range(0)  # none in the supervisor's file
     payload: dict[str, object] = field(default_factory=dict)
 
-    def typed(self) -> JournalEvent | None:
-        """Return the line as an event of its kind; None for a kind that this version has not."""
-        known = (MOMENTS if self.end is None else SPANS).get(self.kind)
-        return known.from_payload(self.payload) if known else None
+    @property
+    def kind(self) -> str:
+        return self.event.kind
 
-    def whole(self, key: str) -> int | None:
-        """Return a payload value that must be a whole number of zero or more, or None."""
-        value = self.payload.get(key)
-        return value if type(value) is int and value >= 0 else None
 
-    def number(self, key: str) -> float | None:
-        """Return a payload value that must be a number, or None."""
-        value = self.payload.get(key)
-        if type(value) is not int and type(value) is not float:
-            return None
-        return float(value) if abs(value) <= 1e300 or value != value else None
+JournalLine = LineOf[JournalEvent]
 
-    def time(self, key: str) -> float | None:
-        """Return a payload value that must be a moment, or None."""
-        return _moment(self.payload.get(key))
+
+def lines_of(lines: Iterable[JournalLine], *classes: type[E]) -> list[LineOf[E]]:
+    """Return the lines with events of some classes."""
+    return cast("list[LineOf[E]]", [line for line in lines if isinstance(line.event, classes)])
 
 
 def read_events(path: Path | str) -> list[JournalLine]:
@@ -73,21 +71,21 @@ def read_events(path: Path | str) -> list[JournalLine]:
 def parse_lines(written: bytes, path: Path) -> list[JournalLine]:
     """Return the events in some lines of a file; bytes after the last newline are torn."""
     file, lines = parse_name(path), written.split(b"\n")[:-1]
-    return [event for found in _decoded(lines) if (event := _event(found, file))]
+    return [line for decoded in _decoded(lines) if (line := _line(decoded, file))]
 
 
 def _decoded(lines: list[bytes]) -> list[object]:
     """Parse all lines at once, which is five times faster; one by one if a line is damaged."""
     try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")
-        if len(found) == len(lines):
-            return list(found)
+        decoded = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(decoded) == len(lines):
+            return list(decoded)
     except (ValueError, RecursionError):
         pass
-    return [_one(line) for line in lines]
+    return [_decoded_line(line) for line in lines]
 
 
-def _one(line: bytes) -> object:
+def _decoded_line(line: bytes) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -106,45 +104,34 @@ def read_curve(path: Path | str) -> np.ndarray:
 
 def next_attempt(folder: Path | str) -> int:
     """Return the first attempt number that no file and no launch of this journal has used."""
-    launches = [event.attempt for event in read_events(Path(folder) / SUPERVISOR)]
+    launches = [line.attempt for line in read_events(Path(folder) / SUPERVISOR)]
     used = [file.attempt for file in journal_files(folder)]
     return max((a for a in [*launches, *used] if a is not None), default=-1) + 1
 
 
-def _event(payload: object, file: JournalFile | None) -> JournalLine | None:
-    if not isinstance(payload, dict):
+def _line(decoded: object, file: JournalFile | None) -> JournalLine | None:
+    if not isinstance(decoded, dict):
         return None
-    t, kind, end = _moment(payload.pop("t", None)), payload.pop("kind", None), None
-    if "end" in payload:
-        end = _moment(payload.pop("end"))
+    t, kind, end = unix_s(decoded.pop("t", None)), decoded.pop("kind", None), None
+    if "end" in decoded:
+        end = unix_s(decoded.pop("end"))
         if end is None:
             return None
     if t is None or not isinstance(kind, str):
         return None
-    if not has_needed(kind, payload):
-        return None
-    ranks = _ranks(payload, file.ranks) if file else range(0)
-    attempt = file.attempt if file else payload.get("attempt")
-    return JournalLine(t, kind, end, attempt if type(attempt) is int else None, ranks, payload)
-
-
-def _moment(value: object) -> float | None:
-    """Return a number of unix seconds; None for anything else."""
-    if type(value) is float:
-        return value if abs(value) <= LATEST_S else None
-    if type(value) is not int:
-        return None
-    try:
-        moment = float(value)
-    except OverflowError:
-        return None
-    return moment if abs(moment) <= LATEST_S else None
+    if file is None:
+        attempt, ranks = decoded.get("attempt"), range(0)
+        attempt = attempt if type(attempt) is int else None
+    else:
+        attempt, ranks = file.attempt, file.ranks
+        if "ranks" in decoded:
+            ranks = _ranks(decoded, ranks)
+    event = parse_event(kind, end is not None, decoded)
+    return None if event is None else LineOf(t, event, end, attempt, ranks, decoded)
 
 
 def _ranks(payload: dict[str, object], of_file: range) -> range:
     """Return the ranks of a line: those of its file, or the part of them that it names."""
-    if "ranks" not in payload:
-        return of_file
     match payload["ranks"]:
         case [int(first), int(last)] if first in of_file and last in of_file and first <= last:
             del payload["ranks"]

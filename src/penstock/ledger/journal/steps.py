@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.ledger.journal.read import LATEST_S, read_steps
+from penstock.ledger.journal.read import read_steps
+from penstock.ledger.journal.values import LATEST_S
 
 MEASURED_PARTS = ("fetch", "compute", "exchange", "bubble")
 

@@ -11,7 +11,7 @@ from penstock.data.tokenize.tokenizer import Tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard import checkpoints
 from penstock.guard.checkpoints import (
-    Checkpoint,
+    StoredCheckpoint,
     newest_in_memory,
     problems_of,
     published_checkpoints,
@@ -42,7 +42,7 @@ class GeneratedText:
     note: str = ""  # that a newer checkpoint is gone
 
 
-def _newest_checkpoint(folder: RunFolder) -> tuple[Checkpoint, str]:
+def _newest_checkpoint(folder: RunFolder) -> tuple[StoredCheckpoint, str]:
     """Return the newest checkpoint, and a note if a newer one is gone.
 
     A running run may delete a checkpoint while it is read.

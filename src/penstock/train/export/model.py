@@ -22,7 +22,12 @@ from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import refuse_existing
 from penstock.guard import checkpoints
-from penstock.guard.checkpoints import Checkpoint, best_first, problems_of, published_checkpoints
+from penstock.guard.checkpoints import (
+    StoredCheckpoint,
+    best_first,
+    problems_of,
+    published_checkpoints,
+)
 from penstock.guard.tiers.journal_facts import (
     newer_is_gone_message,
     newest_recorded,
@@ -177,7 +182,7 @@ def _refuse(run: Run, folder: RunFolder, dtype: str | None, merged: bool) -> Non
 
 def choose_checkpoint(
     folder: RunFolder, step: int | None = None, best: bool = False
-) -> tuple[Checkpoint, tuple[str, ...]]:
+) -> tuple[StoredCheckpoint, tuple[str, ...]]:
     """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
 
     Also returns what is wrong with newer ones: those that were passed over or are gone.
@@ -213,7 +218,7 @@ def choose_checkpoint(
     raise RunFailed(f"no checkpoint of run '{folder.name}' is whole: {'; '.join(rejected)}")
 
 
-def _saved_shapes(found: Checkpoint) -> Mapping[str, tuple[int, ...]]:
+def _saved_shapes(found: StoredCheckpoint) -> Mapping[str, tuple[int, ...]]:
     """Return all weights of a checkpoint, with their dimensions: of a generic model the names are
     those of its module in transformers.
     """
@@ -221,7 +226,7 @@ def _saved_shapes(found: Checkpoint) -> Mapping[str, tuple[int, ...]]:
 
 
 def _read_tensors(
-    found: Checkpoint, dimensions: Mapping[str, tuple[int, ...]]
+    found: StoredCheckpoint, dimensions: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a checkpoint in float32, reading a few at a time."""
     saved = found.scalars["weights"]
@@ -239,12 +244,12 @@ def _read_tensors(
     yield from _load_tensors(found, held)
 
 
-def _load_tensors(found: Checkpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _load_tensors(found: StoredCheckpoint, held: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     checkpoints.load(found, {f"model/{name}": tensor for name, tensor in held.items()}, None)
     yield from held.items()
 
 
-def _refuse_balance(found: Checkpoint, what: ModelDescription) -> None:
+def _refuse_balance(found: StoredCheckpoint, what: ModelDescription) -> None:
     """Refuse experts with a balance that the family cannot store; without it tokens would go to
     other experts.
     """

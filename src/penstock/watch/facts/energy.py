@@ -14,6 +14,14 @@ from penstock.ledger import joules as joule_spans
 from penstock.ledger.causes import Cause
 from penstock.ledger.joules import EnergySpans
 from penstock.ledger.journal.energy import MeteredDevice, NodeEnergy, read_nodes
+from penstock.ledger.journal.events import (
+    HostsAssigned,
+    JournalEvent,
+    MeterOdd,
+    MetersClosed,
+    MetersOpened,
+)
+from penstock.ledger.journal.read import lines_of
 from penstock.meter.clock import now
 from penstock.style import format_percent
 from penstock.watch.facts.energy_amounts import DeviceEnergy, Energy, EnergyAmount
@@ -107,7 +115,7 @@ class _EnergyCalculation:
         own: list[tuple[NodeEnergy, EnergySpans]] = []
         others = joule_spans.no_spans()
         for node, device, records in self._each_device():
-            closed = [line.t for line in node.lines if line.kind == "closed"]
+            closed = [line.t for line in lines_of(node.lines, MetersClosed)]
             spans = self._guessed(
                 joule_spans.fill_gaps(joule_spans.spans_of_records(records), self.windows, closed)
             )
@@ -179,13 +187,13 @@ class _EnergyCalculation:
         self, node: NodeEnergy, spans: EnergySpans
     ) -> Iterable[tuple[range | None, EnergySpans]]:
         """Split the spans of a node by the ranks that were on it then; None is all ranks."""
-        musters = self.view.supervisor_events_of("mustered") if len(self.nodes) > 1 else []
-        if not musters or len(self.nodes) > PER_NODE_UP_TO:
+        lines = self.view.supervisor_events_of(HostsAssigned) if len(self.nodes) > 1 else []
+        if not lines or len(self.nodes) > PER_NODE_UP_TO:
             return [(None, spans)]
-        starts = np.array([event.t for event in musters])
+        starts = np.array([line.t for line in lines])
         place = np.searchsorted(starts, (spans.start + spans.end) / 2, side="right") - 1
         return [
-            (_ranks_of(musters[i].payload, node.name) if i >= 0 else None, spans.where(place == i))
+            (_ranks_of(lines[i].event, node.name) if i >= 0 else None, spans.where(place == i))
             for i in np.unique(place)
         ]
 
@@ -236,7 +244,7 @@ class _EnergyCalculation:
     def _add_notes(self, metered: EnergySpans, bare: list[tuple[float, float]]) -> None:
         for node in self.nodes:
             for line in node.lines:
-                self.notes += _meter_notes(node, line.kind, line.payload)
+                self.notes += _meter_notes(node, line.event)
         own = [device for device in self.devices if device.kind in self.accelerators]
         if own and metered.total_j:
             share = metered.measured_j / metered.total_j
@@ -252,26 +260,23 @@ class _EnergyCalculation:
         self.notes[:] = dict.fromkeys(self.notes)
 
 
-def _meter_notes(node: NodeEnergy, kind: str, payload: Mapping[str, object]) -> list[str]:
-    if kind == "meters":
-        cores, all_cores = payload.get("cores"), payload.get("cores_of_machine")
+def _meter_notes(node: NodeEnergy, event: JournalEvent) -> list[str]:
+    if isinstance(event, MetersOpened):
+        cores, all_cores = event.cores, event.cores_of_machine
         shared = bool(node.devices) and isinstance(cores, int) and isinstance(all_cores, int)
         packages = any(device.kind == "package" for device in node.devices.values())
-        notes = payload.get("notes")
-        texts = [str(note) for note in notes] if isinstance(notes, list) else []
+        texts = [str(note) for note in event.notes] if isinstance(event.notes, list) else []
         if shared and packages and cores != all_cores:
             texts.append(f"meters count whole CPUs; the run had {cores} of {all_cores} cores")
         return texts
-    if kind == "odd" and payload.get("what") != "reads again":
-        number = payload.get("device")
-        device = node.devices.get(number) if isinstance(number, int) else None
-        return [f"{device.name if device else node.name}: {payload.get('what')}; filled by power"]
+    if isinstance(event, MeterOdd) and event.what != "reads again":
+        device = node.devices.get(event.device) if isinstance(event.device, int) else None
+        return [f"{device.name if device else node.name}: {event.what}; filled by power"]
     return []
 
 
-def _ranks_of(muster: Mapping[str, object], node: str) -> range | None:
-    hosts = muster.get("hosts")
-    for host in hosts if isinstance(hosts, list) else []:
+def _ranks_of(assigned: HostsAssigned, node: str) -> range | None:
+    for host in assigned.hosts if isinstance(assigned.hosts, list) else []:
         match host:
             case {"node": name, "ranks": [*ranks]} if name == node and ranks:
                 return range(min(ranks), max(ranks) + 1)

@@ -12,6 +12,9 @@ from penstock.errors import PenstockError
 from penstock.found import expanded_path
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.energy import NodeEnergy
+from penstock.ledger.journal.events import MetersOpened
+from penstock.ledger.journal.read import lines_of
+from penstock.ledger.journal.values import whole
 from penstock.meter.inventory import take_inventory
 from penstock.plan.hardware.cluster import here_file, machine_for
 from penstock.plan.hardware.machine import Machine, of_catalog
@@ -147,9 +150,8 @@ def _cpu(view: RunView, nodes: list[NodeEnergy]) -> PowerModel:
 
 def _cores(view: RunView, nodes: list[NodeEnergy]) -> int:
     """Return the cores of a host; older runs have them only in the text of the machine."""
-    reported = [
-        line.whole("cores") for node in nodes for line in node.lines if line.kind == "meters"
-    ]
+    opened = [line.event for node in nodes for line in lines_of(node.lines, MetersOpened)]
+    reported = [whole(event.cores) for event in opened]
     words = str(view.launch.machine)
     match = re.search(r"(\d+) CPU core", words)
     known = [cores for cores in reported if cores]

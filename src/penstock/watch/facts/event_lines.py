@@ -3,40 +3,92 @@
 import json
 from dataclasses import dataclass
 
+from penstock.ledger.journal.events import (
+    ABSENT,
+    AttemptFailed,
+    AttemptLaunched,
+    BatchSkipped,
+    BudgetReached,
+    CheckpointAdopted,
+    CheckpointLoaded,
+    CheckpointRejected,
+    CheckpointSaved,
+    CheckpointSpan,
+    DataSkipped,
+    DiscardFailed,
+    DisplayFailed,
+    EvaluateSpan,
+    FastTierReady,
+    FeedState,
+    GraceOver,
+    HangFound,
+    HostLost,
+    HostRefused,
+    HostStrike,
+    InvocationEnded,
+    InvocationStarted,
+    JournalEvent,
+    LeaseExpired,
+    LocalStateDropped,
+    LostStepSpan,
+    MomentsDropped,
+    PeerCopyFailed,
+    PeerFetchFailed,
+    Quarantined,
+    RankEnded,
+    RankJoined,
+    RankReady,
+    RankRegrouped,
+    RankStarted,
+    RankWentBack,
+    RecordMended,
+    RegroupRequested,
+    RegroupSpan,
+    ReplayDiffers,
+    ReplicaAtFault,
+    ReplicaGone,
+    ReplicaLeftOut,
+    ReplicasDiffer,
+    RollbackSpan,
+    SampleFailed,
+    SaveFailed,
+    SpikeFound,
+    StepsTakenBack,
+    StepTraced,
+    StopSignal,
+    StoreUnreachable,
+    StragglerChanged,
+    StreamChanged,
+    WarmUpSpan,
+)
 from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.values import whole
 from penstock.policy.restart import EARLY
 from penstock.style import format_duration, format_loss, plural
-from penstock.watch.facts.incidents import KINDS, incident_text
+from penstock.watch.facts.incidents import CLASSES, incident_text
 from penstock.watch.facts.run_view import RunView
 
 MOST = 250
-# Shown as counts and charts; as lines they would hide the rest.
-NOT_SHOWN = {
-    "start",
-    "joined",
-    "ready",
-    "warmup",
-    "checkpoint",
-    "feed",
-    "fast_tier",
-    "generation",
-    "regroup",
-    "mustered",
-    "taken_back",
-}
+Classes = tuple[type[JournalEvent], ...]
+# Of ranks; shown as counts and charts. As lines they would hide the rest.
+NOT_SHOWN: Classes = (
+    RankStarted, RankJoined, RankReady, WarmUpSpan, CheckpointSpan, FeedState, FastTierReady,
+    RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack,
+)  # fmt: skip
 # Every rank writes the same: the first one is shown.
-SAME_ON_ALL_RANKS = {"evaluate", "resumed", "trace", "went_back", "rollback", "regrouped"}
-BAD = {
-    "fault", "lost", "hang", "host_lost", "quarantined", "save_failed", "checkpoint_rejected",
-    "replicas_differ", "replica_at_fault", "replay_differs",
-}  # fmt: skip
-WARNING = {
-    "straggler", "spike", "batch_skipped", "data_skipped", "budget_reached", "grace_over", "strike",
-    "place_unreachable", "copy_failed", "fetch_failed", "forget_failed", "left_out",
-    "host_refused", "lease_lost", "display_failed", "moments_dropped", "stream_changed",
-    "local_state_dropped", "record_mended", "sample_failed", "rollback", "went_back",
-    "asked_to_stop",
-}  # fmt: skip
+SAME_ON_ALL_RANKS: Classes = (
+    EvaluateSpan, CheckpointLoaded, StepTraced, RankWentBack, RollbackSpan, RankRegrouped,
+)  # fmt: skip
+BAD: Classes = (
+    AttemptFailed, ReplicaGone, HangFound, HostLost, Quarantined, SaveFailed, CheckpointRejected,
+    ReplicasDiffer, ReplicaAtFault, ReplayDiffers,
+)  # fmt: skip
+WARNING: Classes = (
+    StragglerChanged, SpikeFound, BatchSkipped, DataSkipped, BudgetReached, GraceOver, HostStrike,
+    StoreUnreachable, PeerCopyFailed, PeerFetchFailed, DiscardFailed, ReplicaLeftOut, HostRefused,
+    LeaseExpired, DisplayFailed, MomentsDropped, StreamChanged, LocalStateDropped, RecordMended,
+    SampleFailed, RollbackSpan, RankWentBack, StopSignal, RankEnded,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,14 +103,14 @@ class EventLine:
 
 def event_lines(view: RunView, most: int = MOST) -> list[EventLine]:
     """Return the newest events first; the same event of several ranks is one line."""
-    events = [*view.supervisor_events, *_rank_events(view)]
-    lines: dict[tuple[object, ...], EventLine] = {}
-    for event in sorted(events, key=lambda e: e.t)[-3 * most :]:
-        words = _words(event)
+    journal = [*view.supervisor_events, *_rank_events(view)]
+    shown: dict[tuple[object, ...], EventLine] = {}
+    for line in sorted(journal, key=lambda line: line.t)[-3 * most :]:
+        words = _words(line)
         if words is not None:
-            key = (event.kind, event.attempt, event.payload.get("step"), words)
-            lines.setdefault(key, EventLine(event.t, event.kind, _level(event), words))
-    return list(lines.values())[-most:][::-1]
+            key = (line.kind, line.attempt, line.payload.get("step"), words)
+            shown.setdefault(key, EventLine(line.t, line.kind, _level(line.event), words))
+    return list(shown.values())[-most:][::-1]
 
 
 def _rank_events(view: RunView) -> list[JournalLine]:
@@ -66,97 +118,116 @@ def _rank_events(view: RunView) -> list[JournalLine]:
 
     A run of a thousand ranks has about as many of them as a run of two.
     """
-    events: list[JournalLine] = []
-    for kind in view.rank_event_kinds:
-        # A rank writes `lost` for a step that it lost, the supervisor for a lost rank.
-        if kind in NOT_SHOWN or kind == "lost":
-            continue
-        if kind not in SAME_ON_ALL_RANKS:
-            events += view.rank_events_of(kind)
-            continue
-        first: dict[tuple[object, ...], JournalLine] = {}
-        for event in view.rank_events_of(kind):
-            first.setdefault((event.attempt, event.payload.get("step"), event.end is None), event)
-        events += first.values()
-    return [e for e in events if e.kind != "end" or e.payload.get("result") != "done"]
+    chosen: list[JournalLine] = []
+    for cls in view.rank_event_classes:
+        lines = view.rank_events_of(cls)
+        if cls in SAME_ON_ALL_RANKS:
+            first: dict[tuple[object, ...], JournalLine] = {}
+            for line in lines:
+                first.setdefault((line.attempt, line.payload.get("step"), line.end is None), line)
+            chosen += first.values()
+        elif cls not in NOT_SHOWN:
+            chosen += lines
+    return [line for line in chosen if not _ended_well(line.event)]
 
 
-def _level(event: JournalLine) -> str:
-    if event.kind == "ended":
-        return {"done": "good", EARLY: "good", "failed": "bad"}.get(
-            str(event.payload.get("result")), "warning"
-        )
-    if event.kind == "straggler" and not event.payload.get("slow"):
+def _ended_well(event: JournalEvent) -> bool:
+    return isinstance(event, RankEnded) and event.result == "done"
+
+
+def _level(event: JournalEvent) -> str:
+    if isinstance(event, InvocationEnded):
+        return {"done": "good", EARLY: "good", "failed": "bad"}.get(str(event.result), "warning")
+    if isinstance(event, StragglerChanged) and not event.slow:
         return "good"
-    if event.kind == "end":
-        return "warning"
-    return "bad" if event.kind in BAD else "warning" if event.kind in WARNING else "plain"
+    return "bad" if isinstance(event, BAD) else "warning" if isinstance(event, WARNING) else "plain"
 
 
-def _words(event: JournalLine) -> str | None:
+def _words(line: JournalLine) -> str | None:
     """Describe an event; None if it is not worth a line."""
-    payload = event.payload
-    rank = payload.get("rank", event.ranks[0] if event.ranks else None)
-    if event.kind in KINDS:
-        return incident_text({"kind": event.kind, **payload})
-    match event.kind:
-        case "invocation":
-            ranks = plural(event.whole("ranks") or 0, "rank")
-            return f"started: {ranks} on {payload.get('machine', 'this machine')}"
-        case "launch":
-            return f"attempt {event.attempt} launched"
-        case "fault":
-            return f"rank {rank}: {payload.get('reason')}; {payload.get('action', '')}"
-        case "lost":
-            return f"rank {rank} lost: {payload.get('reason')}; the others go on"
-        case "hang":
-            return f"rank {rank} hangs in {payload.get('phase')}: {payload.get('why')}"
-        case "straggler" if payload.get("slow"):
-            return f"rank {rank} takes {payload.get('factor')} times as long as the others"
-        case "straggler":
-            return f"rank {rank} keeps up again"
-        case "ended":
-            error = str(payload.get("error") or "")
-            return f"{payload.get('result')}{': ' if error else ''}{error}"
-        case "end":
-            return f"rank {rank} ended: {payload.get('error') or payload.get('result')}"
-        case "resumed":
-            return f"went on from step {payload.get('step')} ({payload.get('tier')})"
-        case "evaluate" if isinstance(value := payload.get("val_loss"), int | float):
-            return f"validation loss {format_loss(value)} at step {payload.get('step')}"
-        case "evaluate":
+    event = line.event
+    if isinstance(event, CLASSES):
+        return incident_text(event)
+    if isinstance(event, EvaluateSpan):
+        if not isinstance(event.val_loss, int | float):
             return None
-        case "saved":
-            return f"step {payload.get('step')} saved to {payload.get('tier')}"
-        case "record_mended":
-            return str(payload.get("words"))
-        case "checkpoint_rejected":
-            return f"checkpoint passed over: {payload.get('problem')}"
-        case "adopted":
-            return f"step {payload.get('step')} of run '{payload.get('name')}' adopted"
-        case "save_failed":
-            where = f"step {payload.get('step')} not saved to {payload.get('tier')}"
-            return f"{where}: {payload.get('error')}"
-        case "rollback" if event.end is not None:
-            took = format_duration(event.end - event.t)
-            return f"went back to step {payload.get('to')} from {payload.get('before')} in {took}"
-        case "regrouped":
-            back = f"; replica {_listed(payload['healed'])} healed" if payload.get("healed") else ""
-            return (
-                f"replicas {_listed(payload.get('members'))} go on from step "
-                f"{payload.get('step')}{back}"
-            )
-        case "went_back":
-            return f"went back to step {payload.get('step')}: {payload.get('why')}"
-        case "budget_reached":
-            return f"{payload.get('budget')} was reached: saving and stopping"
-        case "asked_to_stop":
-            return f"asked to stop ({payload.get('signal')})"
-        case "trace":
-            return f"step {payload.get('step')} traced; Perfetto opens what is under traces/"
-    about = {k: v for k, v in payload.items() if k != "attempt"}
-    text = f"{event.kind.replace('_', ' ')} {json.dumps(about, default=str) if about else ''}"
+        return f"validation loss {format_loss(event.val_loss)} at step {event.step}"
+    words = _run_words(line)
+    words = _rank_words(line) if words is None else words
+    return _all_fields(line) if words is None else words
+
+
+def _run_words(line: JournalLine) -> str | None:
+    """Describe an event of the whole run, by its supervisor; None for any other."""
+    match line.event:
+        case InvocationStarted() as began:
+            machine = "this machine" if began.machine is ABSENT else began.machine
+            return f"started: {plural(whole(began.ranks) or 0, 'rank')} on {machine}"
+        case AttemptLaunched():
+            return f"attempt {line.attempt} launched"
+        case AttemptFailed() as fault:
+            action = "" if fault.action is ABSENT else fault.action
+            return f"rank {_rank(line, fault.rank)}: {fault.reason}; {action}"
+        case ReplicaGone() as lost:
+            return f"rank {_rank(line, lost.rank)} lost: {lost.reason}; the others go on"
+        case HangFound() as hang:
+            return f"rank {_rank(line, hang.rank)} hangs in {hang.phase}: {hang.why}"
+        case StragglerChanged(slow=True) as change:
+            return f"rank {change.rank} takes {change.factor} times as long as the others"
+        case StragglerChanged() as change:
+            return f"rank {change.rank} keeps up again"
+        case InvocationEnded() as ended:
+            error = str(ended.error or "")
+            return f"{ended.result}{': ' if error else ''}{error}"
+        case RecordMended() as mended:
+            return str(mended.words)
+        case CheckpointAdopted() as adopted:
+            return f"step {adopted.step} of run '{adopted.name}' adopted"
+        case BudgetReached() as reached:
+            return f"{reached.budget} was reached: saving and stopping"
+        case StopSignal() as stop:
+            return f"asked to stop ({stop.signal})"
+    return None
+
+
+def _rank_words(line: JournalLine) -> str | None:
+    """Describe an event of a rank; None for any other."""
+    match line.event:
+        case RankEnded() as end:
+            return f"rank {_rank(line, ABSENT)} ended: {end.error or end.result}"
+        case CheckpointLoaded() as loaded:
+            return f"went on from step {loaded.step} ({loaded.tier})"
+        case CheckpointSaved() as saved:
+            return f"step {saved.step} saved to {saved.tier}"
+        case CheckpointRejected() as rejected:
+            return f"checkpoint passed over: {rejected.problem}"
+        case SaveFailed() as failed:
+            return f"step {failed.step} not saved to {failed.tier}: {failed.error}"
+        case RollbackSpan() as rollback if line.end is not None:
+            took = format_duration(line.end - line.t)
+            return f"went back to step {rollback.to} from {rollback.before} in {took}"
+        case RankRegrouped() as group:
+            back = f"; replica {_listed(group.healed)} healed" if group.healed else ""
+            return f"replicas {_listed(group.members)} go on from step {group.step}{back}"
+        case RankWentBack() as back:
+            return f"went back to step {back.step}: {back.why}"
+        case StepTraced() as traced:
+            return f"step {traced.step} traced; Perfetto opens what is under traces/"
+    return None
+
+
+def _all_fields(line: JournalLine) -> str:
+    """Return the kind of a line with all that it says, also of kinds of later versions."""
+    fields = {name: value for name, value in line.payload.items() if name != "attempt"}
+    text = f"{line.kind.replace('_', ' ')} {json.dumps(fields, default=str) if fields else ''}"
     return text.strip()[:400]
+
+
+def _rank(line: JournalLine, rank: object) -> object:
+    """Return the rank that an event names, or the first that its file is of."""
+    if rank is not ABSENT:
+        return rank
+    return line.ranks[0] if line.ranks else None
 
 
 def _listed(numbers: object) -> str:

@@ -3,52 +3,72 @@
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.events import (
+    BatchSkipped,
+    ReplayDiffers,
+    ReplicaAtFault,
+    ReplicasDiffer,
+    SpikeFound,
+)
+from penstock.ledger.journal.read import JournalLine, LineOf, lines_of
 
-KINDS = ("batch_skipped", "spike", "replicas_differ", "replica_at_fault", "replay_differs")
+IncidentEvent = BatchSkipped | SpikeFound | ReplicasDiffer | ReplicaAtFault | ReplayDiffers
+Incident = LineOf[IncidentEvent]
+CLASSES: tuple[type[IncidentEvent], ...] = (
+    BatchSkipped,
+    SpikeFound,
+    ReplicasDiffer,
+    ReplicaAtFault,
+    ReplayDiffers,
+)
 MOST_SHOWN = 5
 
 
-def incidents(events: Sequence[JournalLine]) -> list[dict[str, Any]]:
-    """Return the incidents among events, by time.
+def incidents(lines: Sequence[JournalLine]) -> list[Incident]:
+    """Return the incidents among lines, by time.
 
     A batch is skipped again whenever the run passes it again: only the first time counts.
     """
-    payloads = [{"kind": e.kind, **e.payload} for e in events if e.kind in KINDS]
-    seen: set[object] = set()
-    new = []
-    for payload in payloads:
-        if payload["kind"] != "batch_skipped" or payload["step"] not in seen:
-            new.append(payload)
-        if payload["kind"] in ("batch_skipped", "spike"):
-            seen.add(payload["step"])
+    seen: set[int] = set()
+    new: list[Incident] = []
+    for line in lines_of(lines, *CLASSES):
+        event = line.event
+        if not isinstance(event, BatchSkipped) or event.step not in seen:
+            new.append(line)
+        if isinstance(event, BatchSkipped | SpikeFound):
+            seen.add(event.step)
     return new
 
 
 def newest_incidents(
-    found: Sequence[dict[str, Any]], most: int = MOST_SHOWN
-) -> tuple[int, Sequence[dict[str, Any]]]:
+    every: Sequence[Incident], most: int = MOST_SHOWN
+) -> tuple[int, Sequence[Incident]]:
     """Split incidents into the number of earlier ones and the newest `most`."""
-    return max(0, len(found) - most), found[-most:]
+    return max(0, len(every) - most), every[-most:]
 
 
-def incident_text(incident: dict[str, Any]) -> str:
+def incident_json(incident: Incident) -> dict[str, Any]:
+    """Return the incident's kind and fields as they were written."""
+    return {"kind": incident.kind, **incident.payload}
+
+
+def incident_text(event: IncidentEvent) -> str:
     """Describe an incident and what was done about it."""
-    match incident["kind"]:
-        case "batch_skipped":
-            return f"batch left out ({incident['why']}); it is under bad/"
-        case "spike":
-            return f"went back and left out the batch ({incident['why']}); it is under bad/"
-        case "replicas_differ":
-            where = ", ".join(incident["tensors"]) or "their state"
-            return f"replicas differed in {where}; went back to step {incident['back_to'] or 0}"
-        case "replica_at_fault":
-            sure = "" if incident["certain"] else "one of "
-            return f"{sure}{_replicas(incident)} had gone wrong"
-        case _:
-            return f"{_replicas(incident)} computed a microbatch differently than a peer"
+    match event:
+        case BatchSkipped():
+            return f"batch left out ({event.why}); it is under bad/"
+        case SpikeFound():
+            return f"went back and left out the batch ({event.why}); it is under bad/"
+        case ReplicasDiffer():
+            where = ", ".join(event.tensors) or "their state"
+            return f"replicas differed in {where}; went back to step {event.back_to or 0}"
+        case ReplicaAtFault():
+            sure = "" if event.certain else "one of "
+            return f"{sure}{_replicas(event.replicas)} had gone wrong"
+        case ReplayDiffers():
+            return f"{_replicas(event.replicas)} computed a microbatch differently than a peer"
 
 
-def _replicas(incident: dict[str, Any]) -> str:
-    numbers = [str(r) for r in incident["replicas"]]
+def _replicas(replicas: list[int]) -> str:
+    numbers = [str(replica) for replica in replicas]
     return f"replica{'s' if len(numbers) > 1 else ''} {' and '.join(numbers) or '?'}"

@@ -3,7 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.ledger.journal.events import (
+    AttemptFailed,
+    AttemptLaunched,
+    RankEnded,
+    RankReady,
+    ReplicaGone,
+    StragglerChanged,
+)
 from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.values import whole
 from penstock.meter.clock import now
 from penstock.watch.facts.run_view import RunView
 
@@ -50,11 +59,11 @@ def rank_health(view: RunView, t: float | None = None) -> RankHealth:
         return RankHealth([UNKNOWN] * int(view.launch.ranks))
     health = RankHealth([STARTING] * invocations[-1].ranks)
     began = invocations[-1].start
-    lines = [
-        e for e in [*view.supervisor_events, *view.rank_events_of("ready", "end")] if e.t >= began
-    ]
-    for event in sorted(lines, key=lambda e: e.t):
-        _apply(health, event)
+    ready, ended = view.rank_events_of(RankReady), view.rank_events_of(RankEnded)
+    by_ranks: list[JournalLine] = sorted([*ready, *ended], key=lambda line: line.t)
+    lines = [line for line in [*view.supervisor_events, *by_ranks] if line.t >= began]
+    for line in sorted(lines, key=lambda line: line.t):
+        _apply(health, line)
     for rank, failures in health.failures.items() if view.running else ():
         if t - failures[-1][0] < RED_S and health.letters[rank] != DEAD:
             health.letters[rank], health.why[rank] = DEAD, failures[-1][1]
@@ -64,28 +73,28 @@ def rank_health(view: RunView, t: float | None = None) -> RankHealth:
     return health
 
 
-def _apply(health: RankHealth, event: JournalLine) -> None:
-    ranks = [rank for rank in event.ranks if rank < len(health.letters)]
-    match event.kind:
-        case "launch":
+def _apply(health: RankHealth, line: JournalLine) -> None:
+    ranks = [rank for rank in line.ranks if rank < len(health.letters)]
+    match line.event:
+        case AttemptLaunched():
             for rank, letter in enumerate(health.letters):
                 health.letters[rank] = DEAD if letter == DEAD else STARTING
-        case "ready":
+        case RankReady():
             _set(health, ranks, FINE)
-        case "end":
-            bad = event.payload.get("result") in ("oom", "refused")
-            _set(health, ranks, DEAD if bad else ENDED, str(event.payload.get("error") or ""))
-        case "fault":
+        case RankEnded() as end:
+            bad = end.result in ("oom", "refused")
+            _set(health, ranks, DEAD if bad else ENDED, str(end.error or ""))
+        case AttemptFailed() as fault:
             # The other ranks ended because of it and are about to start again.
             _set(health, range(len(health.letters)), STARTING)
-            _fail(health, _rank_of(health, event), event)
-        case "lost":
-            _fail(health, _lost_ranks(health, event), event)
-        case "straggler":
-            for rank in _rank_of(health, event):
+            _fail(health, _known_rank(health, fault.rank), line.t, fault.reason)
+        case ReplicaGone() as lost:
+            _fail(health, _lost_ranks(health, lost), line.t, lost.reason)
+        case StragglerChanged() as change:
+            for rank in _known_rank(health, change.rank):
                 if health.letters[rank] in (FINE, SLOW):
-                    slow = bool(event.payload.get("slow"))
-                    words = f"{event.payload.get('factor')} times the others' time"
+                    slow = change.slow
+                    words = f"{change.factor} times the others' time"
                     _set(health, [rank], SLOW if slow else FINE, words if slow else "")
 
 
@@ -98,20 +107,20 @@ def _set(health: RankHealth, ranks: "list[int] | range", letter: str, why: str =
             health.why.pop(rank, None)
 
 
-def _fail(health: RankHealth, ranks: list[int], event: JournalLine) -> None:
-    why = str(event.payload.get("reason") or "")
+def _fail(health: RankHealth, ranks: list[int], t: float, reason: str) -> None:
+    why = str(reason or "")
     _set(health, ranks, DEAD, why)
     for rank in ranks:
-        health.failures.setdefault(rank, []).append((event.t, why))
+        health.failures.setdefault(rank, []).append((t, why))
 
 
-def _rank_of(health: RankHealth, event: JournalLine) -> list[int]:
-    rank = event.whole("rank")
+def _known_rank(health: RankHealth, value: object) -> list[int]:
+    rank = whole(value)
     return [rank] if rank is not None and rank < len(health.letters) else []
 
 
-def _lost_ranks(health: RankHealth, event: JournalLine) -> list[int]:
-    match event.payload.get("ranks"):
+def _lost_ranks(health: RankHealth, lost: ReplicaGone) -> list[int]:
+    match lost.ranks:
         case [int(first), int(last)]:
             return [rank for rank in range(len(health.letters)) if first <= rank <= last]
     return []

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from penstock.ledger.journal.events import ABSENT, BudgetReached, CheckpointSaved, StoppedEarly
+from penstock.ledger.journal.values import whole
 from penstock.secret import redact
 from penstock.style import (
     format_count,
@@ -107,13 +109,13 @@ class RunFacts:
         """Durable saves that the journal tells of, by time."""
         return [
             JournaledSave(
-                event.t,
-                event.whole("step"),
-                None if event.payload.get("tier") is None else str(event.payload["tier"]),
-                event.whole("bytes"),
-                None if event.payload.get("path") is None else str(event.payload["path"]),
+                line.t,
+                whole(line.event.step),
+                _text_or_none(line.event.tier),
+                whole(line.event.bytes),
+                _text_or_none(line.event.path),
             )
-            for event in self.view.rank_events_of("saved")
+            for line in self.view.rank_events_of(CheckpointSaved)
         ]
 
     # Text
@@ -214,13 +216,13 @@ class RunFacts:
         if earlier:
             lines.append(ReportLine("guard", plural(earlier, "earlier incident"), "warning"))
         for incident in newest:
-            text = f"step {incident['step']}: {incident_text(incident)}"
+            text = f"step {incident.event.step}: {incident_text(incident.event)}"
             lines.append(ReportLine("guard", text, "warning"))
-        for event in view.supervisor_events_of("budget_reached"):
-            text = f"{event.payload.get('budget')} was reached"
+        for reached in view.supervisor_events_of(BudgetReached):
+            text = f"{reached.event.budget} was reached"
             lines.append(ReportLine("stopped", text, "warning"))
-        for event in view.rank_events_of("stopped_early"):
-            lines.append(ReportLine("stopped", f"early: {event.payload.get('why')}"))
+        for stop in view.rank_events_of(StoppedEarly):
+            lines.append(ReportLine("stopped", f"early: {stop.event.why}"))
         for slow in view.stragglers:
             text = f"{slow['factor']:.2f} times the others' time for its own work in a step"
             lines.append(ReportLine("slow", f"rank {slow['rank']}: {text}", "warning"))
@@ -229,8 +231,8 @@ class RunFacts:
     def _skipped_files(self) -> list[str]:
         """Return damaged or missing files with the blocks that are not trained on."""
         files: dict[tuple[str, str], list[int]] = {}
-        for block in self.view.skipped_blocks:
-            files.setdefault((block["dataset"], block["shard"]), []).append(block["block"])
+        for skipped in [line.event for line in self.view.skipped_blocks]:
+            files.setdefault((skipped.dataset, skipped.shard), []).append(skipped.block)
         lines = []
         for (dataset, file), blocks in list(files.items())[:MOST_FILES]:
             which = f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, sorted(blocks)))}"
@@ -239,6 +241,10 @@ class RunFacts:
             more = plural(len(files) - MOST_FILES, "more file")
             lines.append(f"{more}; `penstock report {self.view.folder.name} --json` names them")
         return lines
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None or value is ABSENT else str(value)
 
 
 def _disruption_line(disruption: Disruption) -> ReportLine:

@@ -7,7 +7,7 @@ it: the plan against the actual run, energy, costs and advice.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,9 +15,21 @@ from penstock.catalog import accelerators
 from penstock.errors import PenstockError
 from penstock.guard.checkpoints import best_first, newest_path, published_checkpoints
 from penstock.ledger.history import History, read_history
+from penstock.ledger.journal.events import (
+    ABSENT,
+    BatchSkipped,
+    CheckpointLoaded,
+    DataSkipped,
+    EvaluateSpan,
+    JournalEvent,
+    LeaderLeft,
+    RankEnded,
+    StragglerChanged,
+)
 from penstock.ledger.journal.follow import JournalReader, reader_of
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.read import E, JournalLine, LineOf, lines_of
 from penstock.ledger.journal.records import CURVE
+from penstock.ledger.journal.values import number, whole
 from penstock.ledger.merge import Account, GroupTimeline, account_of, group_timelines
 from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_before
 from penstock.meter.clock import now
@@ -28,7 +40,7 @@ from penstock.run.load import load
 from penstock.run.schema.run import Run
 from penstock.secret import redact_all
 from penstock.watch.facts.downsample import not_superseded
-from penstock.watch.facts.incidents import KINDS, incidents
+from penstock.watch.facts.incidents import CLASSES, Incident, incidents
 from penstock.watch.style.text import dataset_text, finite, model_text
 
 
@@ -119,23 +131,25 @@ class RunView:
             return self._reader.events()
 
     @cached_property
-    def _rank_events_by_kind(self) -> dict[str, list[JournalLine]]:
-        by_kind: dict[str, list[JournalLine]] = {}
-        for event in self.rank_events:
-            by_kind.setdefault(event.kind, []).append(event)
-        return by_kind
+    def _rank_events_by_class(self) -> dict[type[JournalEvent], list[JournalLine]]:
+        by_class: dict[type[JournalEvent], list[JournalLine]] = {}
+        for line in self.rank_events:
+            by_class.setdefault(type(line.event), []).append(line)
+        return by_class
 
-    def rank_events_of(self, *kinds: str) -> list[JournalLine]:
-        """Return the events of some kinds that ranks wrote, by time.
+    def rank_events_of(self, *classes: type[E]) -> list[LineOf[E]]:
+        """Return the lines with events of some classes that ranks wrote, by time.
 
         Much cheaper than a scan of `rank_events`: a thousand ranks write very many.
         """
-        parts = [self._rank_events_by_kind.get(kind, []) for kind in kinds]
-        return parts[0] if len(parts) == 1 else sorted(chain(*parts), key=lambda e: e.t)
+        parts = cast(
+            "list[list[LineOf[E]]]", [self._rank_events_by_class.get(cls, []) for cls in classes]
+        )
+        return parts[0] if len(parts) == 1 else sorted(chain(*parts), key=lambda line: line.t)
 
     @cached_property
-    def rank_event_kinds(self) -> list[str]:
-        return list(self._rank_events_by_kind)
+    def rank_event_classes(self) -> list[type[JournalEvent]]:
+        return list(self._rank_events_by_class)
 
     @cached_property
     def supervisor_events(self) -> list[JournalLine]:
@@ -143,9 +157,9 @@ class RunView:
         with self._reader.lock:
             return self._reader.supervisor_events()
 
-    def supervisor_events_of(self, kind: str) -> list[JournalLine]:
-        """Return the events of one kind that the supervisor wrote, by time."""
-        return [event for event in self.supervisor_events if event.kind == kind]
+    def supervisor_events_of(self, cls: type[E]) -> list[LineOf[E]]:
+        """Return the lines with events of one class that the supervisor wrote, by time."""
+        return lines_of(self.supervisor_events, cls)
 
     def _records(self, kind: str, ranks: range | None = None) -> list[tuple[int, np.ndarray]]:
         """Return the attempt and the records of each file of a kind.
@@ -197,26 +211,35 @@ class RunView:
         if not invocations:
             return "new"
         events = self.supervisor_events
-        left = bool(events) and events[-1].kind == "left"
+        left = bool(events) and isinstance(events[-1].event, LeaderLeft)
         return invocations[-1].result or ("left" if left else "killed")
 
     @property
     def resumed_from(self) -> int | None:
         """The step that the last invocation first resumed from, at its start or after a fault."""
         began = self.account.invocations[-1].start if self.account.invocations else 0.0
-        resumed = [e for e in self.rank_events_of("resumed") if e.t >= began]
-        return int(str(resumed[0].payload["step"])) if resumed else None
+        resumed = [line for line in self.rank_events_of(CheckpointLoaded) if line.t >= began]
+        return resumed[0].event.step if resumed else None
 
     @property
     def weights_hash(self) -> str | None:
         """The hash of the weights at the end of the last attempt; None before that."""
-        ends = [e for e in self.rank_events_of("end") if e.attempt == self._last_attempt]
-        hashes = [e.payload["weights_hash"] for e in ends if "weights_hash" in e.payload]
+        lines = self.rank_events_of(RankEnded)
+        ends = [line.event for line in lines if line.attempt == self._last_attempt]
+        hashes = [end.weights_hash for end in ends if end.weights_hash is not ABSENT]
         return str(hashes[0]) if hashes else None
 
-    def last_payload_value(self, key: str) -> object | None:
-        """Return the newest value of a payload key that any rank wrote."""
-        return next((e.payload[key] for e in reversed(self.rank_events) if key in e.payload), None)
+    @property
+    def prompt(self) -> str | None:
+        """The newest prompt that the model was given for a sample."""
+        events = (line.event for line in reversed(self.rank_events_of(EvaluateSpan)))
+        return next((event.prompt for event in events if event.prompt is not ABSENT), None)
+
+    @property
+    def sample(self) -> str | None:
+        """The newest text that the model wrote."""
+        events = (line.event for line in reversed(self.rank_events_of(EvaluateSpan)))
+        return next((event.sample for event in events if event.sample is not ABSENT), None)
 
     # Training
 
@@ -236,7 +259,7 @@ class RunView:
     def step(self) -> int:
         """The last finished step, also if its batch was skipped."""
         step = int(self.curve["step"][-1]) if len(self.curve) else 0
-        left_out = {e.payload["step"] for e in self.rank_events_of("batch_skipped")}
+        left_out = {line.event.step for line in self.rank_events_of(BatchSkipped)}
         while step + 1 in left_out:
             step += 1
         return step
@@ -261,8 +284,8 @@ class RunView:
     @cached_property
     def validation(self) -> list[tuple[int, float]]:
         """(step, loss on the held-out samples), by step."""
-        events = self.rank_events_of("evaluate")
-        pairs = [(e.whole("step"), e.number("val_loss")) for e in events]
+        events = [line.event for line in self.rank_events_of(EvaluateSpan)]
+        pairs = [(whole(event.step), number(event.val_loss)) for event in events]
         by_step = {step: loss for step, loss in pairs if step is not None and loss is not None}
         return sorted((step, loss) for step, loss in by_step.items() if step <= self.step)
 
@@ -311,21 +334,21 @@ class RunView:
     @cached_property
     def stragglers(self) -> list[dict[str, Any]]:
         """Ranks that slowed the others down at the last check of the last attempt, by rank."""
-        events = self.supervisor_events_of("straggler")
-        last = {e.payload["rank"]: e.payload for e in events if e.attempt == self._last_attempt}
-        slow = [{"rank": r, "factor": p["factor"]} for r, p in last.items() if p["slow"]]
-        return sorted(slow, key=lambda one: int(one["rank"]))
+        lines = self.supervisor_events_of(StragglerChanged)
+        changes = [line.event for line in lines if line.attempt == self._last_attempt]
+        last = {change.rank: change for change in changes}
+        return [{"rank": r, "factor": last[r].factor} for r in sorted(last) if last[r].slow]
 
     @cached_property
-    def skipped_blocks(self) -> list[dict[str, Any]]:
+    def skipped_blocks(self) -> list[LineOf[DataSkipped]]:
         """Damaged blocks of the dataset that are not trained on, each once."""
-        payloads = [e.payload for e in self.rank_events_of("data_skipped")]
-        return list({(p["dataset"], p["shard"], p["block"]): p for p in payloads}.values())
+        lines = self.rank_events_of(DataSkipped)
+        return list({(b.event.dataset, b.event.shard, b.event.block): b for b in lines}.values())
 
     @cached_property
-    def incidents(self) -> list[dict[str, Any]]:
+    def incidents(self) -> list[Incident]:
         """Anomalies that the anomaly guard found, by time."""
-        return incidents(self.rank_events_of(*KINDS))
+        return incidents(self.rank_events_of(*CLASSES))
 
     @property
     def fault_count(self) -> int:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.ledger.history import Invocation
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.events import CheckpointLoaded, RankReady, ReplicaGone
+from penstock.ledger.journal.read import LineOf
+from penstock.ledger.journal.values import unix_s, whole
 from penstock.watch.facts.run_view import RunView
 
 
@@ -26,27 +28,27 @@ class Disruption:
 class ReadyTimes:
     """The `ready` events of each attempt by time, and the step that each attempt resumed from."""
 
-    by_attempt: dict[int, list[JournalLine]]
+    by_attempt: dict[int, list[LineOf[RankReady]]]
     resumed: dict[int, int]
 
     @classmethod
-    def of(cls, events: list[JournalLine]) -> "ReadyTimes":
-        ready: dict[int, list[JournalLine]] = defaultdict(list)
+    def of(cls, view: RunView) -> "ReadyTimes":
+        ready: dict[int, list[LineOf[RankReady]]] = defaultdict(list)
+        for line in view.rank_events_of(RankReady):
+            if line.attempt is not None:
+                ready[line.attempt].append(line)
         resumed: dict[int, int] = {}
-        for event in events:
-            if event.attempt is None:
-                continue
-            if event.kind == "ready":
-                ready[event.attempt].append(event)
-            elif event.kind == "resumed" and (step := event.whole("step")) is not None:
-                resumed.setdefault(event.attempt, step)
+        for loaded in view.rank_events_of(CheckpointLoaded):
+            step = whole(loaded.event.step)
+            if loaded.attempt is not None and step is not None:
+                resumed.setdefault(loaded.attempt, step)
         return cls(dict(ready), resumed)
 
     def all_ready(self, attempt: int) -> float | None:
         """Return when the last rank of an attempt was ready for the first time."""
         first: dict[range, float] = {}
-        for event in self.by_attempt.get(attempt, []):
-            first.setdefault(event.ranks, event.t)
+        for line in self.by_attempt.get(attempt, []):
+            first.setdefault(line.ranks, line.t)
         return max(first.values(), default=None)
 
     def next_after(self, attempt: int, among: tuple[int, ...]) -> tuple[float | None, int | None]:
@@ -58,13 +60,13 @@ class ReadyTimes:
 
     def rank_ready_after(self, rank: int, t: float) -> float | None:
         """Return when a rank was ready for the first time after `t`."""
-        every = (e for events in self.by_attempt.values() for e in events)
-        return min((e.t for e in every if e.t > t and rank in e.ranks), default=None)
+        every = (line for lines in self.by_attempt.values() for line in lines)
+        return min((line.t for line in every if line.t > t and rank in line.ranks), default=None)
 
 
 def disruptions(view: RunView) -> list[Disruption]:
     """Return faults that stopped all ranks, and ranks that the others went on without, by time."""
-    ready = ReadyTimes.of(view.rank_events_of("ready", "resumed"))
+    ready = ReadyTimes.of(view)
     all_disruptions = []
     for invocation in view.account.invocations:
         for fault in invocation.faults:
@@ -73,18 +75,18 @@ def disruptions(view: RunView) -> list[Disruption]:
             all_disruptions.append(
                 Disruption(fault.t, fault.since, fault.rank, fault.reason, back, step, live=False)
             )
-    for event in view.supervisor_events_of("lost"):
-        rank = event.whole("rank")
-        back = None if rank is None else ready.rank_ready_after(rank, event.t)
-        reason = str(event.payload.get("reason") or "")
-        since = event.time("since") or event.t
-        all_disruptions.append(Disruption(event.t, since, rank, reason, back, None, live=True))
+    for lost in view.supervisor_events_of(ReplicaGone):
+        rank = whole(lost.event.rank)
+        back = None if rank is None else ready.rank_ready_after(rank, lost.t)
+        reason = str(lost.event.reason or "")
+        since = unix_s(lost.event.since) or lost.t
+        all_disruptions.append(Disruption(lost.t, since, rank, reason, back, None, live=True))
     return sorted(all_disruptions, key=lambda disruption: disruption.t)
 
 
 def invocation_phases(view: RunView, found: list[Disruption]) -> list[dict[str, Any]]:
     """Return each invocation with its phases of start-up, work and downtime, without gaps."""
-    ready = ReadyTimes.of(view.rank_events_of("ready", "resumed"))
+    ready = ReadyTimes.of(view)
     return [
         {
             "start": invocation.start,
@@ -102,7 +104,7 @@ def starts_s(view: RunView) -> list[float]:
 
     A restart after a fault does not count: its time is `down`.
     """
-    ready = ReadyTimes.of(view.rank_events_of("ready"))
+    ready = ReadyTimes.of(view)
     return [_first_ready(one, ready) - one.start for one in view.account.invocations]
 
 

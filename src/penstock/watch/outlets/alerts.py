@@ -8,6 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.ledger.journal.events import (
+    ABSENT,
+    AttemptFailed,
+    HangFound,
+    InvocationEnded,
+    LeaderLeft,
+    LeaseExpired,
+    LeaseHandedOver,
+    ReplicaGone,
+)
 from penstock.ledger.journal.read import JournalLine
 from penstock.policy import restart
 from penstock.style import format_duration
@@ -15,7 +25,6 @@ from penstock.style import format_duration
 Kind = Literal["crash", "stall", "recovered", "finish", "stopped"]
 # A run stalls if it makes no step for so many times its usual step time.
 USUAL_STEPS = 20
-OVER = ("ended", "left", "lease_lost", "handed_over")  # the last event of a supervisor
 
 
 @dataclass(frozen=True)
@@ -75,9 +84,9 @@ class AlertDetector:
                 self._problem = None
         return alerts
 
-    def add_supervisor_events(self, events: Iterable[JournalLine]) -> list[Alert]:
+    def add_supervisor_events(self, lines: Iterable[JournalLine]) -> list[Alert]:
         """Add new events of the supervisor."""
-        return [alert for event in events if (alert := self._alert_for(event))]
+        return [alert for line in lines if (alert := self._alert_for(line))]
 
     def check_stall(self, now: float) -> list[Alert]:
         """Alert once if there was no step for long."""
@@ -99,39 +108,38 @@ class AlertDetector:
         words = "the supervisor was killed; `penstock train` goes on from the last checkpoint"
         return [Alert("crash", now, self.step, words)]
 
-    def _alert_for(self, event: JournalLine) -> Alert | None:
-        about = event.payload
-        match event.kind:
-            case "hang":
-                self._hung.add(event.attempt)
-                phase = f" ({about['phase']} of step {about['step']})" if "phase" in about else ""
-                words = f"ranks hang{phase}: {about.get('why', '')}"
-                return self._start_problem("stall", event.t, words, event.attempt)
-            case "fault" if event.attempt not in self._hung:  # the hang was an alert
-                after = "gives up" if about.get("action") == "give_up" else "restarts"
-                words = f"rank {about.get('rank')}: {about.get('reason')}; {after}"
-                return self._start_problem("crash", event.t, words, event.attempt)
-            case "lost":
-                words = f"rank {about.get('rank')} lost: {about.get('reason')}; the others go on"
-                return self._start_problem("crash", event.t, words, event.attempt)
-            case "ended":
-                return self._ended(event)
-            case kind if kind in OVER:
+    def _alert_for(self, line: JournalLine) -> Alert | None:
+        match line.event:
+            case HangFound() as hang:
+                self._hung.add(line.attempt)
+                phase = "" if hang.phase is ABSENT else f" ({hang.phase} of step {hang.step})"
+                words = f"ranks hang{phase}: {'' if hang.why is ABSENT else hang.why}"
+                return self._start_problem("stall", line.t, words, line.attempt)
+            case AttemptFailed() as fault if line.attempt not in self._hung:  # it was an alert
+                after = "gives up" if fault.action == "give_up" else "restarts"
+                words = f"rank {fault.rank}: {fault.reason}; {after}"
+                return self._start_problem("crash", line.t, words, line.attempt)
+            case ReplicaGone() as lost:
+                words = f"rank {lost.rank} lost: {lost.reason}; the others go on"
+                return self._start_problem("crash", line.t, words, line.attempt)
+            case InvocationEnded() as ended:
+                return self._ended(line.t, ended)
+            case LeaderLeft() | LeaseExpired() | LeaseHandedOver():
                 self.over = True
         return None
 
-    def _ended(self, event: JournalLine) -> Alert:
+    def _ended(self, t: float, ended: InvocationEnded) -> Alert:
         self.over = True
-        error = str(event.payload.get("error") or "").partition("\n")[0]
-        match event.payload.get("result"):
+        error = str(ended.error or "").partition("\n")[0]
+        match ended.result:
             case "done":
-                return Alert("finish", event.t, self.step, "has finished")
+                return Alert("finish", t, self.step, "has finished")
             case restart.EARLY:
-                return Alert("finish", event.t, self.step, "has stopped early")
+                return Alert("finish", t, self.step, "has stopped early")
             case "stopped":
                 why = f" ({error})" if error else ""
-                return Alert("stopped", event.t, self.step, f"was stopped{why}")
-        return Alert("crash", event.t, self.step, f"has failed: {error}")
+                return Alert("stopped", t, self.step, f"was stopped{why}")
+        return Alert("crash", t, self.step, f"has failed: {error}")
 
     def _start_problem(self, kind: Kind, t: float, words: str, attempt: int | None) -> Alert:
         self._problem = Alert(kind, t, self.step, words)

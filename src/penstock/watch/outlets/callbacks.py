@@ -17,10 +17,20 @@ import numpy as np
 
 from penstock.arguments import in_python
 from penstock.launch.prepare.listener import Listener
+from penstock.ledger.journal.events import (
+    ABSENT,
+    AttemptFailed,
+    AttemptLaunched,
+    CheckpointSaved,
+    EvaluateSpan,
+    InvocationEnded,
+    ReplicaGone,
+)
 from penstock.ledger.journal.read import JournalLine as Line
 from penstock.ledger.journal.read import next_attempt, parse_lines
 from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
 from penstock.ledger.journal.tail import FileTail
+from penstock.ledger.journal.values import whole
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets.process import OutletProcess
@@ -221,33 +231,39 @@ class EventReader:
         yield from parse_lines(new[:whole], path)
 
     def _supervisor_events(self, line: Line) -> Iterator[Event]:
-        payload = line.payload
-        match line.kind:
-            case "launch" if (line.attempt or 0) > self._first:
+        match line.event:
+            case AttemptLaunched() if (line.attempt or 0) > self._first:
                 yield Restart(line.t, self.step, line.attempt or 0)
-            case "fault":
-                rank, action = line.whole("rank"), str(payload.get("action", ""))
-                reason = in_python(str(payload.get("reason", "")))
-                yield Fault(line.t, self.step, rank, reason, action)
-            case "lost":
-                reason = str(payload.get("reason", ""))
-                yield Fault(line.t, self.step, line.whole("rank"), reason, "go on")
-            case "ended":
-                error = in_python(str(payload.get("error") or ""))
-                yield Finished(line.t, self.step, str(payload.get("result", "")), error)
+            case AttemptFailed() as fault:
+                rank, action = whole(fault.rank), _text(fault.action)
+                yield Fault(line.t, self.step, rank, in_python(_text(fault.reason)), action)
+            case ReplicaGone() as lost:
+                yield Fault(line.t, self.step, whole(lost.rank), _text(lost.reason), "go on")
+            case InvocationEnded() as ended:
+                error = in_python(str(ended.error or ""))
+                yield Finished(line.t, self.step, _text(ended.result), error)
 
     def _rank_events(self, line: Line) -> Iterator[Event]:
-        payload, step = line.payload, line.whole("step")
-        key = (line.kind, line.attempt, step, payload.get("path"))
-        if step is None or key in self._seen:
-            return
-        match line.kind:
-            case "evaluate" if "val_loss" in payload:
-                self._seen.add(key)
-                yield Evaluation(line.end or line.t, step, float(str(payload["val_loss"])))
-            case "saved":
-                self._seen.add(key)
-                yield Checkpoint(line.t, step, str(payload.get("tier")), str(payload.get("path")))
+        match line.event:
+            case EvaluateSpan() as span if span.val_loss is not ABSENT:
+                if (step := self._new_step(line, span.step)) is not None:
+                    yield Evaluation(line.end or line.t, step, float(str(span.val_loss)))
+            case CheckpointSaved() as saved:
+                if (step := self._new_step(line, saved.step, saved.path)) is not None:
+                    yield Checkpoint(line.t, step, str(saved.tier), str(saved.path))
+
+    def _new_step(self, line: Line, step: object, *key: object) -> int | None:
+        """Return the step of a line; None if it names none, or if another rank wrote the same."""
+        number = whole(step)
+        same = (type(line.event), line.attempt, number, *key)
+        if number is None or same in self._seen:
+            return None
+        self._seen.add(same)
+        return number
+
+
+def _text(value: object) -> str:
+    return "" if value is ABSENT else str(value)
 
 
 def _step(point: np.void) -> Step:

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.launch.prepare.listener import Listener
-from penstock.ledger.journal.read import next_attempt, read_events
+from penstock.ledger.journal.events import ABSENT, InvocationEnded, InvocationStarted
+from penstock.ledger.journal.read import lines_of, next_attempt, read_events
 from penstock.ledger.journal.records import SUPERVISOR, parse_name, read_records
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
@@ -188,7 +189,7 @@ class RunFollower:
 
     def _has_begun(self) -> bool:
         events = read_events(self.folder.journal / SUPERVISOR)
-        return any(event.kind == "invocation" for event in events)
+        return bool(lines_of(events, InvocationStarted))
 
     def poll(self) -> None:
         """Read what is new and send it."""
@@ -199,9 +200,8 @@ class RunFollower:
             self._call_all(methodcaller("send_points", new))
             steps = [FinishedStep(float(p["t"]), int(p["step"]), attempt) for p in new]
             self._send_alerts(self.detector.add_steps(steps))
-        for event in events:
-            if event.kind == "ended":
-                self.result = str(event.payload.get("result", ""))
+        for line in lines_of(events, InvocationEnded):
+            self.result = "" if line.event.result is ABSENT else str(line.event.result)
         self._send_alerts(self.detector.add_supervisor_events(events))
         self._send_alerts(self.detector.check_stall(now()))
         if time.monotonic() >= self._summary_s:

@@ -19,7 +19,8 @@ import numpy as np
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.events import InvocationStarted
+from penstock.ledger.journal.read import lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.policy.restart import WELL
 from penstock.run.save import to_table
@@ -62,8 +63,8 @@ def entity_project(written: str) -> tuple[str | None, str]:
 
 def run_id(view: RunView) -> str:
     """Return an id: the same for every launch of a run, another for a new run of the same name."""
-    first = [e.t for e in read_events(view.folder.journal / SUPERVISOR) if e.kind == "invocation"]
-    born = f"{first[0]:.6f}" if first else ""
+    launches = lines_of(read_events(view.folder.journal / SUPERVISOR), InvocationStarted)
+    born = f"{launches[0].t:.6f}" if launches else ""
     return hashlib.sha256(f"{view.folder.name}\n{born}".encode()).hexdigest()[:12]
 
 

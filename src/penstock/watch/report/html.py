@@ -164,7 +164,7 @@ def _advice(facts: RunFacts) -> Markup:
 def _texts(view: RunView) -> Markup:
     """Return the run file, and a sample that the model wrote."""
     parts = []
-    prompt, sample = view.last_payload_value("prompt"), view.last_payload_value("sample")
+    prompt, sample = view.prompt, view.sample
     if sample:
         words = tag("pre", tag("b", str(prompt or "")), str(sample))
         parts.append(tag("details", tag("summary", "What the model writes"), words))

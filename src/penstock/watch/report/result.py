@@ -4,11 +4,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.ledger.journal.events import ReplicaGone
 from penstock.ledger.ledger import Ledger
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.advice import Advice
 from penstock.watch.facts.costs import Costs
 from penstock.watch.facts.energy_amounts import Energy
+from penstock.watch.facts.incidents import incident_json
 from penstock.watch.facts.plan_vs_actual import PlanVsActual
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import BestCheckpoint, RunView
@@ -99,16 +101,16 @@ class Report:
             wall_s=account.wall_s,
             ranks=account.ranks,
             clipped_s=account.clipped_s,
-            data_skipped=tuple(view.skipped_blocks),
-            incidents=tuple(view.incidents),
+            data_skipped=tuple(line.payload for line in view.skipped_blocks),
+            incidents=tuple(map(incident_json, view.incidents)),
             faults=view.fault_count,
-            lost_replicas=len(view.supervisor_events_of("lost")),
+            lost_replicas=len(view.supervisor_events_of(ReplicaGone)),
             stragglers=tuple(view.stragglers),
             resumed_from=view.resumed_from,
             checkpoint=view.newest_checkpoint,
             best=view.best_checkpoint,
             weights_hash=view.weights_hash,
-            sample=view.last_payload_value("sample"),
+            sample=view.sample,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def screen(folder: RunFolder) -> RenderableType:
     if facts.advice:
         parts += [Text(), Text("To go faster or cheaper", style="cyan")]
         parts.append(_grid([(str(one.cause), one.words, "") for one in facts.advice]))
-    prompt, sample = view.last_payload_value("prompt"), view.last_payload_value("sample")
+    prompt, sample = view.prompt, view.sample
     if sample and view.status in ("done", EARLY):
         parts += [Text(), Text("Given", style="cyan"), Text(printable(str(prompt)), style="dim")]
         parts += [Text("the model writes", style="cyan"), Text(printable(str(sample)))]

@@ -15,6 +15,7 @@ from rich.status import Status
 
 from penstock import output
 from penstock.launch.prepare.listener import Listener
+from penstock.ledger.journal.events import CheckpointRejected
 from penstock.ledger.journal.records import journal_files
 from penstock.plan.job.layout import Layout
 from penstock.policy.straggler import StragglerChange
@@ -167,9 +168,8 @@ class TerminalDisplay(Listener):
         if self.announced is None or view.resumed_from is None:
             return
         if view.resumed_from != self.announced:
-            problems = [
-                str(e.payload["problem"]) for e in view.rank_events_of("checkpoint_rejected")[-3:]
-            ]
+            rejected = view.rank_events_of(CheckpointRejected)[-3:]
+            problems = [line.event.problem for line in rejected]
             why = f" ({'; '.join(problems)})" if problems else ""
             self._say(f"went on from step {view.resumed_from} instead{why}", "yellow")
         self.announced = None

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from penstock.ledger.journal.events import StepTraced
 from penstock.style import CAUSE_COLOURS, LEVEL_STYLES, format_duration, format_loss, plural
 from penstock.watch.facts.event_lines import event_lines
 from penstock.watch.facts.run_facts import RunFacts
@@ -163,7 +164,7 @@ def _events(view: RunView) -> list[Text]:
     """Return the newest events first."""
     lines = []
     for event in event_lines(view, 4 * MOST_EVENTS):
-        if event.kind == "trace":
+        if event.kind == StepTraced.kind:
             continue
         clock = time.strftime("%H:%M:%S", time.localtime(event.t))
         words = one_line(event.words)

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.events import BatchSkipped, RollbackSpan, SpikeFound
 from penstock.ledger.journal.read import read_steps
 from penstock.ledger.journal.records import journal_files
+from penstock.ledger.journal.values import whole
 from penstock.watch.facts.downsample import (
     block_extremes,
     block_means,
@@ -50,14 +52,15 @@ def curve(facts: RunFacts) -> Section:
 
 def _marks(facts: RunFacts) -> list[Section]:
     """Return the flags on the curve, by step: incidents, rollbacks and restarts."""
-    marks = []
-    for incident in facts.view.incidents:
-        kind = {"batch_skipped": "skip", "spike": "spike"}.get(incident["kind"], "differ")
-        words = str(incident.get("why") or kind)
-        marks.append({"step": incident["step"], "kind": kind, "words": words})
-    for event in facts.view.rank_events_of("rollback"):
-        if (step := event.whole("before")) is not None:
-            words = f"went back to step {event.payload.get('to')}"
+    marks: list[Section] = []
+    for incident in [line.event for line in facts.view.incidents]:
+        kind, why = "differ", ""
+        if isinstance(incident, BatchSkipped | SpikeFound):
+            kind, why = "skip" if isinstance(incident, BatchSkipped) else "spike", incident.why
+        marks.append({"step": incident.step, "kind": kind, "words": why or kind})
+    for rollback in [line.event for line in facts.view.rank_events_of(RollbackSpan)]:
+        if (step := whole(rollback.before)) is not None:
+            words = f"went back to step {rollback.to}"
             marks.append({"step": step, "kind": "rollback", "words": words})
     for disruption in facts.disruptions:
         if disruption.step is not None:

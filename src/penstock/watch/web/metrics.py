@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.events import ReplicaGone, SaveFailed
 from penstock.run.folder import RunFolder
 from penstock.secret import redact
 from penstock.style import STATUS_LEVELS
@@ -224,14 +225,14 @@ def _problems(view: RunView) -> Iterator[Sample]:
     invocations = view.account.invocations
     yield "launches", sum(len(invocation.attempts) for invocation in invocations), {}
     yield "faults", view.fault_count, {}
-    yield "lost_replicas", len(view.supervisor_events_of("lost")), {}
-    kinds = [incident["kind"] for incident in view.incidents]
+    yield "lost_replicas", len(view.supervisor_events_of(ReplicaGone)), {}
+    kinds = [incident.kind for incident in view.incidents]
     for kind in sorted(set(kinds)):
         yield "incidents", kinds.count(kind), {"kind": kind}
 
 
 def _checkpoints(facts: RunFacts) -> Iterator[Sample]:
-    failures = facts.view.rank_events_of("save_failed")
+    failures = facts.view.rank_events_of(SaveFailed)
     yield "checkpoint_failures", len(failures), {}
     for tier in sorted({str(save.tier) for save in facts.saves}):
         saves = [save for save in facts.saves if str(save.tier) == tier]

@@ -12,6 +12,7 @@ from penstock import secret
 from penstock.errors import PenstockError
 from penstock.guard.checkpoints import list_checkpoints
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.events import ABSENT, EvaluateSpan, FeedState
 from penstock.meter.clock import now
 from penstock.run import toml
 from penstock.run.save import to_table
@@ -178,7 +179,7 @@ def checkpoints(facts: RunFacts) -> Section:
 def data(facts: RunFacts) -> Section:
     """Return the dataset, how full the feed's buffer is, and the time that ranks waited for it."""
     view = facts.view
-    feed = next(reversed(view.rank_events_of("feed")), None)
+    feed = next(reversed(view.rank_events_of(FeedState)), None)
     seconds = view.account.ledger.seconds[Cause.DATA_WAIT]
     return {
         "dataset": view.dataset_text or None,
@@ -208,12 +209,12 @@ def events(facts: RunFacts) -> Section:
     """Return the newest events, and the last sample that the model wrote."""
     view = facts.view
     # Each rank writes an evaluation, and only some have the sample: look at the last of all ranks.
-    last = view.rank_events_of("evaluate")[-2 * max(1, view.account.ranks) :]
-    payload = next((e.payload for e in reversed(last) if "sample" in e.payload), {})
+    last = view.rank_events_of(EvaluateSpan)[-2 * max(1, view.account.ranks) :]
+    written = next((e.event for e in reversed(last) if e.event.sample is not ABSENT), None)
     return {
         "lines": [vars(line) for line in event_lines(view)],
-        "sample": payload.get("sample"),
-        "prompt": payload.get("prompt"),
+        "sample": written.sample if written else None,
+        "prompt": written.prompt if written and written.prompt is not ABSENT else None,
     }
 
 
