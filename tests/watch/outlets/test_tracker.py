@@ -157,3 +157,10 @@ def test_a_missing_client_is_refused_with_the_line_that_installs_it(
         require_package(package, written)
     assert str(refused.value).startswith(f"log.{package} = ")
     assert "pw" not in str(refused.value)
+
+
+def test_values_before_the_first_step_have_a_time(folder: RunFolder) -> None:
+    """TensorBoard and MLflow draw over it."""
+    tracker = KeptTracker()
+    TrackerOutlet(tracker).send_summary(RunView(folder))
+    assert [row.t > 1.7e9 for row in tracker.rows] == [True]

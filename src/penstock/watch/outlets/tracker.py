@@ -18,6 +18,7 @@ from penstock import secret
 from penstock.errors import PenstockError
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
+from penstock.meter.clock import now
 from penstock.policy.restart import WELL
 from penstock.run.save import to_table
 from penstock.watch.facts.run_facts import RunFacts
@@ -183,7 +184,7 @@ class TrackerOutlet:
         self._send(rows)
 
     def send_summary(self, view: RunView) -> None:
-        t = _last_t(view)
+        t = now()
         new = [(step, loss) for step, loss in view.validation if self._validated.get(step) != loss]
         self._validated.update(new)
         rows = [
@@ -229,10 +230,6 @@ def say_where(say: Callable[[str], None], name: str, where: object) -> None:
 
 def _known(values: dict[str, float | None]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
-
-
-def _last_t(view: RunView) -> float:
-    return float(view.curve["t"][-1]) if len(view.curve) else 0.0
 
 
 def _t_of(view: RunView, step: int, default: float) -> float:
