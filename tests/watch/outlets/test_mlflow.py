@@ -1,7 +1,7 @@
-"""Runs in MLflow, with its own client against its own server; scripts/mlflow.sh installs both.
+"""Runs in MLflow, with its own client against its own server: `make test-mlflow` installs both.
 
-MLflow cannot share the environment of the other tests, so the process beside the run is started
-with the Python of `.mlflow`, which is skipped where it is missing.
+MLflow asks for older packages than the other tests have. So the process beside the run is started
+with the Python of `.mlflow`; where that is missing, these tests are skipped.
 """
 
 import json
@@ -29,9 +29,7 @@ from tracked_launches import follow, launched, logged_folder
 HERE = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("PENSTOCK_MLFLOW", HERE / ".mlflow")) / "bin" / "python"
 PASSWORD = "pw-5ecret-5ecret"
-needs_mlflow = pytest.mark.skipif(
-    not PYTHON.exists(), reason="no MLflow: scripts/mlflow.sh .mlflow"
-)
+needs_mlflow = pytest.mark.skipif(not PYTHON.exists(), reason="no MLflow: make test-mlflow")
 
 
 @dataclass
