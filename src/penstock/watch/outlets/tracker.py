@@ -151,9 +151,8 @@ class TrackerOutlet:
     _sent: SentSteps = field(default_factory=SentSteps)
     _validated: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.tracker.name
+    def __post_init__(self) -> None:
+        self.name = self.tracker.name
 
     def begin(self, view: RunView) -> None:
         files = journal_files(view.folder.journal, "curve")
