@@ -12,4 +12,4 @@ pins=$(mktemp)
 trap 'rm -f "$pins"' EXIT
 grep -ivE '^(pyarrow|importlib_metadata)==' "$here/constraints.txt" >"$pins"
 "$venv/bin/python" -m pip --disable-pip-version-check -qq install -c "$pins" \
-  "mlflow>=3,<4" numpy pydantic typer rich xxhash blake3 safetensors tokenizers prometheus-client
+  mlflow==3.17.2 numpy pydantic typer rich xxhash blake3 safetensors tokenizers prometheus-client
