@@ -248,7 +248,7 @@ FAILED = {"over the budget": (["budget.hours=1e-7"], "budget.hours")}  # right, 
 
 @pytest.fixture
 def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with everything that the cases name, and a run file that is right."""
+    """Make a folder with everything that the cases name, and a run file that is right."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "home" / "datasets"
     own.mkdir(parents=True)
@@ -297,7 +297,7 @@ def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.Monk
 def refused(
     verb: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
-    """The exit code and the message of a verb that must refuse."""
+    """Return the exit code and the message of a verb that must refuse."""
     monkeypatch.setattr(sys, "argv", ["penstock", verb, *words])
     with pytest.raises(SystemExit) as left:
         main()

@@ -91,7 +91,7 @@ class Planted:
 
 @pytest.fixture(scope="module")
 def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
-    """Trained once, for four steps; a URL with a password leads to its dataset."""
+    """Train once, for four steps; a URL with a password leads to the dataset."""
     root = tmp_path_factory.mktemp("planted")
     (root / "own.py").write_text(OWN)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
@@ -117,7 +117,7 @@ def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def say(*words: str) -> str:
-    """Everything that a verb prints, its error included."""
+    """Return everything that a verb prints, its error included."""
     done = CliRunner().invoke(app, words)
     error = f"error: {done.exception}" if isinstance(done.exception, PenstockError) else ""
     assert error or done.exit_code == 0, done.output

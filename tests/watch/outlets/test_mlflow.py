@@ -91,7 +91,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def folder(run_file: Callable[..., Path], server: Server) -> RunFolder:
-    """The folder of a run whose address holds a password."""
+    """Make the folder of a run whose address holds a password."""
     address = server.url.replace("://", f"://user:{PASSWORD}@")
     return logged_folder(run_file, **{"log.mlflow": address})
 

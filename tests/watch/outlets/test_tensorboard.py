@@ -102,7 +102,7 @@ def test_the_real_server_shows_the_series(folder: RunFolder, tmp_path: Path) -> 
 
 
 def test_runs_that_share_a_folder_have_one_each(folder: RunFolder, tmp_path: Path) -> None:
-    """A fresh run of the same name, too."""
+    """A fresh run of the same name has another folder too."""
     launched(folder, 0, {1: 5.0}, "done")
     first = folder_of(str(tmp_path / "tb"), tracked_run(RunView(folder)))
     assert first.parent == tmp_path / "tb"
