@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 PEERS := .peers
+MLFLOW := .mlflow
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-adapt bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-adapt bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -22,6 +23,10 @@ test-slow: $(VENV)/.dev
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
 	$(BIN)/python -m pytest -m s3
+
+# MLflow's own client against its own server, in an environment of their own: minutes to install.
+test-mlflow: $(VENV)/.dev $(MLFLOW)/.made
+	$(BIN)/python -m pytest -m "slow or not slow" tests/watch/outlets/test_mlflow.py
 
 # Attacks on real runs by strangers in network namespaces (root and iproute2; TIMES=20: so often), and
 # a few seeds of `drill-hostile`.
@@ -134,5 +139,9 @@ $(PEERS)/.made: constraints.txt scripts/peers.sh
 	@PYTHON="$(PYTHON)" scripts/peers.sh $(PEERS)
 	@touch $@
 
+$(MLFLOW)/.made: constraints.txt scripts/mlflow.sh
+	@PYTHON="$(PYTHON)" scripts/mlflow.sh $(MLFLOW)
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PEERS) build dist src/*.egg-info
+	rm -rf $(VENV) $(PEERS) $(MLFLOW) build dist src/*.egg-info

@@ -13,7 +13,7 @@ from penstock.cli.main import VERBS, load_verb
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
-    """A folder of runs with one that has finished."""
+    """Make a folder of runs with one that has finished."""
     import penstock
 
     folder = tmp_path_factory.mktemp("bad")
@@ -24,7 +24,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """What a run must not lose: its file, its journal and its checkpoints."""
+    """Read what a run must not lose: its file, its journal and its checkpoints."""
     kept = [folder / "run.toml", *folder.glob("journal/*"), *folder.glob("checkpoints/*/*")]
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()

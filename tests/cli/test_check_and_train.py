@@ -221,8 +221,10 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "elsewhere, unknown data": (["cluster.use=H100", "data.dataset=fineweb"], "but this"),
         "slurm": (["cluster.launcher=slurm"], "any launcher but local"),
         "url": (["dir=s3://bucket/runs"], "a run at a URL"),
-        "mlflow": (["log.mlflow=here"], "logging to MLflow"),
+        "mlflow": (["log.mlflow=here"], "MLFLOW_TRACKING_URI is not set"),
         "diloco": (["train.sync.local_steps=4"], "DiLoCo"),
+        "tensorboard": (["log.tensorboard=raw.jsonl"], "is a file; write a folder"),
+        "trackio": (["log.trackio=a/b"], "no name of a project"),
         "webhook": (["log.webhook=nowhere"], "webhook"),
         "no price": (["budget.usd=1"], "usd_per_hour"),
         "unknown field": (["train.token=1"], "no such field"),
@@ -246,7 +248,7 @@ FAILED = {"over the budget": (["budget.hours=1e-7"], "budget.hours")}  # right, 
 
 @pytest.fixture
 def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with everything that the cases name, and a run file that is right."""
+    """Make a folder with everything that the cases name, and a run file that is right."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "home" / "datasets"
     own.mkdir(parents=True)
@@ -295,7 +297,7 @@ def bad(tmp_path: Path, run_file: MakeFile, home: Path, monkeypatch: pytest.Monk
 def refused(
     verb: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
-    """The exit code and the message of a verb that must refuse."""
+    """Return the exit code and the message of a verb that must refuse."""
     monkeypatch.setattr(sys, "argv", ["penstock", verb, *words])
     with pytest.raises(SystemExit) as left:
         main()

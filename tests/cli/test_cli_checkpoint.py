@@ -40,7 +40,7 @@ def report(
 
 @pytest.fixture
 def copy(report: dict[str, Any], tmp_path: Path) -> Path:
-    """The run's folder, to be damaged."""
+    """Copy the run's folder, to be damaged."""
     folder = tmp_path / "small"
     shutil.copytree(report["folder"], folder)
     return folder

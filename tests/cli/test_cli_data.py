@@ -69,7 +69,7 @@ def _sentence(draw: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def web(home, tmp_path_factory) -> str:
-    """The dataset that examples/web.toml makes of a few pages."""
+    """Build the dataset that examples/web.toml makes of a few pages."""
     folder = tmp_path_factory.mktemp("web")
     shutil.copy(EXAMPLE, folder / "web.toml")
     (folder / "pages").mkdir()
@@ -88,7 +88,7 @@ def web(home, tmp_path_factory) -> str:
 
 @pytest.fixture
 def copied(tiny, home, tmp_path) -> Path:
-    """A copy of the small dataset, to be damaged."""
+    """Copy the small dataset, to be damaged."""
     return Path(shutil.copytree(home / "datasets" / tiny, tmp_path / tiny))
 
 

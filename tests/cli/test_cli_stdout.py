@@ -15,7 +15,7 @@ from penstock.run.init import template
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a run, and a home with a dataset."""
+    """Make a folder with a run, and a home with a dataset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     made_run(tmp_path / "runs", steps=2)

@@ -57,7 +57,7 @@ batch_tokens = 64
 
 @pytest.fixture
 def places(tmp_path: Path, home: Path, tiny: str) -> Iterator[Path]:
-    """A good run, runs and datasets without the right to read, and paths that lead nowhere."""
+    """Make a good run, runs and datasets without the right to read, and paths that lead nowhere."""
     root = tmp_path / "runs"
     for name in ("good", "shut", "mute"):
         made_run(root, name)

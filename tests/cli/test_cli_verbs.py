@@ -35,7 +35,7 @@ def say(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str, warm: PreloadClient) -> Path:
-    """A run of 12 steps, made by the command line; its folder of runs."""
+    """Make a run of 12 steps by the command line; return its folder of runs."""
     folder = tmp_path_factory.mktemp("cli")
     file = folder / "small.toml"
     file.write_text(

@@ -43,8 +43,8 @@ def test_defaults_are_those_of_an_almost_empty_run(run_of):
 
 def test_unsupported_fields_are_marked():
     text = reference.markdown()
-    assert re.search(r"\| `mlflow` .*\*Not yet: .*\.\* \|", text)
-    assert not re.search(r"\| `(tensor|wandb|webhook)` .*Not yet", text)
+    assert re.search(r"\| `launcher` .*\*Not yet: .*\.\* \|", text)
+    assert not re.search(r"\| `(wandb|webhook|tensorboard|mlflow|trackio)` .*Not yet", text)
 
 
 def test_the_json_schema_has_every_field_under_its_name_in_the_file():

@@ -73,7 +73,13 @@ tables = st.fixed_dictionaries(
             timeout=st.floats(1e-3, 1e9).map(show_duration),
         ),
         "budget": table(usd=positive, hours=positive),
-        "log": table(wandb=words, webhook=st.sampled_from(["$HOOK", "https://x/y"])),
+        "log": table(
+            wandb=words,
+            trackio=words,
+            tensorboard=st.sampled_from([True, False, "some/folder"]),
+            mlflow=st.sampled_from(["$SERVER", "http://x:5000", "experiment"]),
+            webhook=st.sampled_from(["$HOOK", "https://x/y"]),
+        ),
     },
 )
 runs = st.builds(

@@ -35,7 +35,7 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run that was killed once, with an event of every kind that it tells."""
+    """Make a run that was killed once, with an event of every kind that it tells."""
     folder = made_run(tmp_path_factory.mktemp("good"), killed_at=20)
     supervisor = SupervisorJournal(folder.journal)
     t = 1_790_000_100.0
@@ -96,7 +96,7 @@ KINDS = (
 
 
 def said(*words: str) -> str:
-    """What a verb prints; every error is one that it expects."""
+    """Return what a verb prints; every error is one that it expects."""
     out = io.StringIO()
     argv, sys.argv = sys.argv, ["penstock", *words]
     try:
@@ -110,7 +110,7 @@ def said(*words: str) -> str:
 
 
 def look(folder: RunFolder, name: str) -> None:
-    """Everything that shows a run."""
+    """Call everything that shows a run."""
     root = str(folder.path.parent)
     cache = RunCache(root)
     cache.run_list()

@@ -30,6 +30,7 @@ from penstock.run.load import load
 from penstock.run.save import save
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.tracker import TrackerOutlet
 from penstock.watch.outlets.wandb_log import WandbLog
 from penstock.watch.terminal.display import TerminalDisplay
 from penstock.watch.terminal.screen import Footer, RunScreen
@@ -90,12 +91,13 @@ class Planted:
 
 @pytest.fixture(scope="module")
 def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
-    """Trained once, for four steps; a URL with a password leads to its dataset."""
+    """Train once, for four steps; a URL with a password leads to the dataset."""
     root = tmp_path_factory.mktemp("planted")
     (root / "own.py").write_text(OWN)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)
+        patch.setenv("TRACKIO_DIR", str(root / "trackio"))
         url, _ = stack.enter_context(serve(home / "datasets"))
         hooked = stack.enter_context(hook())
         file = root / "run.toml"
@@ -105,7 +107,7 @@ def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> 
             "[train]\nsteps = 4\nbatch_tokens = 64\nlearning_rate = 1e-3\n"
             '[evaluate]\nevery = "2 steps"\n[cluster]\naccelerators = 1\n'
             f'[guard]\ndurable = "file://user:{S}@localhost{root}/durable"\n'
-            f'[log]\nwebhook = "{hooked.url}/{S}"\n'
+            f'[log]\nwebhook = "{hooked.url}/{S}"\ntensorboard = true\ntrackio = "planted"\n'
         )
         said = StringIO()
         display = TerminalDisplay(Console(file=said, width=200))
@@ -115,7 +117,7 @@ def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def say(*words: str) -> str:
-    """Everything that a verb prints, its error included."""
+    """Return everything that a verb prints, its error included."""
     done = CliRunner().invoke(app, words)
     error = f"error: {done.exception}" if isinstance(done.exception, PenstockError) else ""
     assert error or done.exit_code == 0, done.output
@@ -138,7 +140,10 @@ def test_no_file_of_the_run_holds_a_secret_but_those_that_must(planted: Planted)
             Face(name, path.read_bytes()).check()
     log = next(path for path in files if path.name == "rank-0.out").read_text()
     assert "reading https://…@host.invalid/x?X-Amz-Signature=…&sas=… …" in log
-    for path in planted.folder.path.parent.parent.joinpath("durable").rglob("*"):
+    assert any(name.startswith("tensorboard/events.out") for name in names)
+    root = planted.folder.path.parent.parent
+    assert (root / "trackio" / "planted.db").exists()
+    for path in [*root.joinpath("durable").rglob("*"), *root.joinpath("trackio").rglob("*")]:
         if path.is_file():
             Face(str(path), path.read_bytes()).check()
 
@@ -201,7 +206,7 @@ def test_wandb_is_sent_no_secret(planted: Planted, monkeypatch: pytest.MonkeyPat
 
     client = SimpleNamespace(init=init, Settings=lambda **words: words)
     monkeypatch.setitem(sys.modules, "wandb", client)
-    WandbLog("project", print).begin(RunView(planted.folder))
+    TrackerOutlet(WandbLog("project", print)).begin(RunView(planted.folder))
     assert given["config"]["data"]["sequence"] == 16  # type: ignore[index]
     Face("wandb", json.dumps(given, default=str)).check()
 

@@ -27,10 +27,6 @@ def _only(*values: object) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
-def _never(_: Any) -> bool:
-    return False
-
-
 UNSUPPORTED_FIELDS = [
     UnsupportedField("dir", lambda value: "://" not in value, "a run at a URL", "write a folder"),
     UnsupportedField("train.sync.local_steps", _only(1), "DiLoCo", "write 1"),
@@ -39,8 +35,6 @@ UNSUPPORTED_FIELDS = [
     ),
     UnsupportedField("cluster.use", _only("here"), "any cluster but this machine", 'write "here"'),
     UnsupportedField("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
-    UnsupportedField("log.tensorboard", _never, "logging to TensorBoard", "remove it"),
-    UnsupportedField("log.mlflow", _never, "logging to MLflow", "remove it"),
 ]
 
 # Parts of a preset's shape: (whether the shape has it, what it is).

@@ -74,7 +74,7 @@ class Kept:
 
 
 def journal(folder: RunFolder, ended: bool = True) -> None:
-    """A run that crashed once and finished."""
+    """Write the journal of a run that crashed once and finished."""
     with Journal(folder.journal, 0) as rank:
         for step in (1, 2, 3):
             rank.curve(step, 4.0, 1.0, 1e-3, 10.0 * step)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
-from penstock.run.load import load
-from penstock.run.save import save
 from penstock.watch.facts.run_view import RunView
-from penstock.watch.outlets.wandb_log import check, entity_project, run_id
+from penstock.watch.outlets.tracker import run_id
+from penstock.watch.outlets.wandb_log import check, entity_project
+from tracked_launches import follow, launched, logged_folder
 from wandb_server import Wandb, wandb_server
 
 
@@ -26,44 +25,7 @@ def server() -> Iterator[Wandb]:
 
 @pytest.fixture
 def folder(run_file: Callable[..., Path]) -> RunFolder:
-    run = load(run_file("logged", **{"log.wandb": "team/project"}))
-    made = RunFolder(run.folder)
-    made.make()
-    save(run, made.run_file)
-    made.plan_file.write_text('{"ranks": 1, "steps": 10, "batch_tokens": 128}')
-    return made
-
-
-def launched(
-    folder: RunFolder, attempt: int, losses: dict[int, float], result: str, t: float = 1000.0
-) -> None:
-    """A launch that made these steps and ended."""
-    supervisor = SupervisorJournal(folder.journal)
-    supervisor.event("invocation", t=t, ranks=1)
-    supervisor.event("launch", t=t, attempt=attempt)
-    with Journal(folder.journal, attempt, clock=lambda: t + 1) as rank:
-        rank.event("ready")
-        for number, (step, loss) in enumerate(losses.items()):
-            rank.step(step, t + 1 + number, 0.5, 0.0, 0.5, 0.0)
-            rank.curve(step, loss, 1.0, 1e-3, 128.0 * step, t=t + 2 + number)
-    if result == "failed":
-        supervisor.event("fault", attempt=attempt, rank=0, reason="killed", action="give_up")
-    supervisor.event("ended", t=t + 60, result=result, error="")
-    supervisor.close()
-
-
-def follow(folder: RunFolder, heard: int, attempt: int, env: dict[str, str]) -> str:
-    """The real process beside the run, on a launch that is over: it sends all and ends."""
-    arguments = map(str, (folder.path, os.getpid(), heard, attempt))
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.watch.outlets.process", *arguments],
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
-    return done.stdout
+    return logged_folder(run_file, **{"log.wandb": "team/project"})
 
 
 def test_a_resumed_run_continues_the_same_wandb_run(folder: RunFolder, server: Wandb) -> None:

@@ -34,6 +34,37 @@ Address = Annotated[
 ]
 
 
+def true_or_folder(value: object) -> bool | str:
+    """Check a folder, or `true` for one in the run folder."""
+    if isinstance(value, bool):
+        return value
+    try:
+        where = text(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or write true for a folder in the run folder") from None
+    if "://" in where:
+        raise ValueError("a URL; write a folder, or true for one in the run folder")
+    return where
+
+
+def server_or_experiment(value: object) -> str:
+    """Check the address of a tracking server, or the name of an experiment."""
+    where = text(value)
+    return address(where) if "://" in where or where.startswith("$") else where
+
+
+TrueOrFolder = Annotated[
+    bool | str,
+    PlainValidator(true_or_folder),
+    WithJsonSchema({"title": "true or folder", "type": ["boolean", "string"]}),
+]
+ServerOrExperiment = Annotated[
+    str,
+    PlainValidator(server_or_experiment),
+    WithJsonSchema({"title": "address or text", "type": "string"}),
+]
+
+
 class LogSection(Section):
     """Outlets: other places that show a run."""
 
@@ -41,8 +72,21 @@ class LogSection(Section):
         None,
         description="Weights & Biases: `project` or `entity/project`. Needs `penstock[wandb]`.",
     )
-    tensorboard: Text | None = Field(None, description="Folder for TensorBoard.")
-    mlflow: Text | None = Field(None, description="MLflow tracking address.")
+    tensorboard: TrueOrFolder | None = Field(
+        None,
+        description="Event files for TensorBoard: `true` for `RUN/tensorboard`, or a folder that "
+        "runs share. Needs `penstock[tensorboard]`.",
+    )
+    mlflow: ServerOrExperiment | None = Field(
+        None,
+        description="MLflow: address of a tracking server, `$NAME` of the variable that holds it, "
+        "or the name of an experiment on the server of `MLFLOW_TRACKING_URI`. "
+        "Needs `penstock[mlflow]`.",
+    )
+    trackio: Text | None = Field(
+        None,
+        description="Trackio: project in its local store. Needs `penstock[trackio]`.",
+    )
     webhook: Address | None = Field(
         None,
         description="Address that gets a JSON message at a crash, a stall, a recovery and the end; "

@@ -1,1 +1,1 @@
-"""Other receivers of a run's events and values: W&B, webhooks, Python callbacks."""
+"""Other receivers of a run's events and values: trackers, webhooks, Python callbacks."""

@@ -1,7 +1,7 @@
 """Alerts about a run: crash, stall, recovery and end, each once.
 
 The supervisor's journal tells of faults and of the end of a run, the curve that it makes progress.
-Nothing here waits or sends: `webhook.py` and `wandb_log.py` do.
+Nothing here waits or sends: the outlets do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,6 +25,7 @@ from penstock.style import format_duration
 Kind = Literal["crash", "stall", "recovered", "finish", "stopped"]
 # A run stalls if it makes no step for so many times its usual step time.
 USUAL_STEPS = 20
+PROBLEMS = ("crash", "stall", "recovered")  # kinds of alerts that are not about an end
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 The run never waits for it. It starts with the ranks, follows the journal, and may outlive
 `penstock train` until the last messages are sent. An error in it is a line in `logs/outlets.log`.
-An outlet is a class of the protocol `Outlet` in a file of its own, and a line in `build_outlets`.
+An outlet is a class of the protocol `Outlet`, or of `Tracker` (tracker.py), in a file of its own,
+and a line in `build_outlets`.
 """
 
 import os
@@ -24,13 +25,14 @@ import numpy as np
 from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.events import ABSENT, InvocationEnded, InvocationStarted
 from penstock.ledger.journal.read import lines_of, next_attempt, read_events
-from penstock.ledger.journal.records import SUPERVISOR, parse_name, read_records
+from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedText
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.outlets.alerts import Alert, AlertDetector, FinishedStep
+from penstock.watch.outlets.points import new_points
 
 POLL_S = 1.0
 SUMMARY_S = 30.0  # between readings of the whole run
@@ -38,6 +40,8 @@ SUMMARY_SHARE = 0.005  # of a core, for those readings
 LAST_S = 300.0  # after the run, to send what is left
 WAIT_S = 10.0  # that `penstock train` waits for that
 LOG = "outlets.log"
+LINES = 8  # of messages that the user sees
+OUTLETS = ("webhook", "wandb", "tensorboard", "mlflow", "trackio")  # fields of `[log]`
 
 
 class Outlet(Protocol):
@@ -62,30 +66,49 @@ class Outlet(Protocol):
 
 
 def has_outlets(run: Run) -> bool:
-    return bool(run.log.wandb or run.log.webhook)
+    return any(getattr(run.log, name) for name in OUTLETS)
 
 
 def check(run: Run) -> None:
     """Raise PenstockError, before anything starts, for an outlet that could not send."""
-    from penstock.watch.outlets import wandb_log, webhook
+    from penstock.watch.outlets import mlflow_log, tensorboard_log, trackio_log, wandb_log, webhook
 
-    if run.log.webhook:
-        webhook.address(run.log.webhook)
-    if run.log.wandb:
-        wandb_log.check(run.log.wandb)
+    log = run.log
+    if log.webhook:
+        webhook.address(log.webhook)
+    if log.wandb:
+        wandb_log.check(log.wandb)
+    if log.tensorboard:
+        tensorboard_log.check(log.tensorboard)
+    if log.mlflow:
+        mlflow_log.check(log.mlflow)
+    if log.trackio:
+        trackio_log.check(log.trackio)
 
 
-def build_outlets(view: RunView, say: Callable[[str], None]) -> list[Outlet]:
-    """Return the outlets of a run."""
+def build_outlets(
+    view: RunView, say: Callable[[str], None], first_attempt: int = 0
+) -> list[Outlet]:
+    """Return the outlets of a run; `first_attempt` is the first of this launch."""
+    from penstock.watch.outlets.mlflow_log import MlflowLog
+    from penstock.watch.outlets.tensorboard_log import TensorboardLog
+    from penstock.watch.outlets.tracker import Tracker, TrackerOutlet
+    from penstock.watch.outlets.trackio_log import TrackioLog
     from penstock.watch.outlets.wandb_log import WandbLog
     from penstock.watch.outlets.webhook import Webhook, address
 
-    log, outlets = view.run.log, list[Outlet]()
+    log, outlets, trackers = view.run.log, list[Outlet](), list[Tracker]()
     if log.webhook:
         outlets.append(Webhook(address(log.webhook), view.folder.name, view.steps, say))
     if log.wandb:
-        outlets.append(WandbLog(log.wandb, say))
-    return outlets
+        trackers.append(WandbLog(log.wandb, say))
+    if log.tensorboard:
+        trackers.append(TensorboardLog(log.tensorboard, say))
+    if log.mlflow:
+        trackers.append(MlflowLog(log.mlflow, say))
+    if log.trackio:
+        trackers.append(TrackioLog(log.trackio, say))
+    return outlets + [TrackerOutlet(tracker, first_attempt) for tracker in trackers]
 
 
 class OutletProcess(Listener):
@@ -122,8 +145,11 @@ class OutletProcess(Listener):
             return [f"messages are still being sent, in the background; see {self.log}"]
         finally:
             self.process = None
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return [f"outlets failed, see {self.log}"] if code else lines[-5:]
+        # The rest of the log is what the clients of the services print.
+        said = tuple(f"{name}: " for name in OUTLETS)
+        lines = self.log.read_text(errors="replace").splitlines()
+        told = [line for line in lines if line.startswith(said)]
+        return [f"outlets failed, see {self.log}"] if code else told[-LINES:]
 
 
 @dataclass
@@ -208,16 +234,9 @@ class RunFollower:
             self._send_summaries()
 
     def _new_points(self) -> list[tuple[int, np.ndarray]]:
-        parts = []
-        for path in sorted(self.folder.journal.glob("a*-r*.curve")):
-            file = parse_name(path)
-            if file is None or file.attempt < self.first_attempt:
-                continue
-            new = read_records(path, "curve", self._read.get(path, 0))
-            if len(new):
-                self._read[path] = self._read.get(path, 0) + len(new)
-                parts.append((file.attempt, new))
-        return parts
+        files = journal_files(self.folder.journal, "curve")
+        launched = [(f.attempt, f.path) for f in files if f.attempt >= self.first_attempt]
+        return new_points(launched, self._read)
 
     def _send_summaries(self) -> None:
         began = time.thread_time()
@@ -258,7 +277,7 @@ def main(path: str, parent: str, events_read: str, first_attempt: str) -> None:
     view = RunView(folder)
     follower = RunFollower(
         folder,
-        build_outlets(view, say),
+        build_outlets(view, say, int(first_attempt)),
         int(events_read),
         int(first_attempt),
         say,

@@ -28,15 +28,15 @@ LONGEST_PAUSE_S = 15.0
 TRY_AGAIN = (408, 425, 429)  # and every 5xx
 
 
-def address(written: str) -> str:
-    """Return the address of `log.webhook`: itself, or the value of the variable that it names."""
+def address(written: str, field: str = "log.webhook") -> str:
+    """Return the address of a field: itself, or the value of the variable that it names."""
     if not written.startswith("$"):
         return written
     value = os.environ.get(written[1:], "")
     if not value.startswith(("http://", "https://")):
         what = "holds no http(s) address" if value else "is not set"
         raise PenstockError(
-            f"log.webhook = {written}: the variable {written[1:]} {what}; export it before "
+            f"{field} = {written}: the variable {written[1:]} {what}; export it before "
             "`penstock train`, or remove the field"
         )
     return value

@@ -1,0 +1,28 @@
+"""New points of the training curve, in the order in which the run made them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from penstock.ledger.journal.records import read_records
+
+
+def new_points(
+    files: Iterable[tuple[int, Path]], read: dict[Path, int]
+) -> list[tuple[int, np.ndarray]]:
+    """Return (attempt, points by time) of curve files, and count in `read` what was read.
+
+    In live mode the rank that reports changes, so an attempt can have several files.
+    """
+    parts: dict[int, list[np.ndarray]] = {}
+    for attempt, path in files:
+        new = read_records(path, "curve", read.get(path, 0))
+        if len(new):
+            read[path] = read.get(path, 0) + len(new)
+            parts.setdefault(attempt, []).append(new)
+    found = []
+    for attempt in sorted(parts):
+        points = np.concatenate(parts[attempt])
+        found.append((attempt, points[np.argsort(points["t"], kind="stable")]))
+    return found

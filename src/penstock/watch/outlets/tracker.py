@@ -1,0 +1,250 @@
+"""What experiment trackers are given of a run. Each tracker only translates it.
+
+`TrackerOutlet` is the outlet; W&B, TensorBoard, MLflow and Trackio are classes of the protocol
+`Tracker`, one file each. All of them get the same values under the same names.
+"""
+
+import hashlib
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from penstock import secret
+from penstock.errors import PenstockError
+from penstock.ledger.journal.events import EvaluateSpan, InvocationStarted
+from penstock.ledger.journal.read import lines_of, read_events
+from penstock.ledger.journal.records import SUPERVISOR, journal_files
+from penstock.ledger.journal.values import number, whole
+from penstock.meter.clock import now
+from penstock.policy.restart import WELL
+from penstock.run.save import to_table
+from penstock.watch.facts.run_facts import RunFacts
+from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.alerts import Alert
+from penstock.watch.outlets.points import new_points
+from penstock.watch.style.text import finite
+
+KEPT_STEPS = 50_000  # how far back a step that is made again is known
+FIELDS = ("loss", "tokens", "grad_norm", "learning_rate")
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as a tracker knows it: the same in every launch of the run."""
+
+    id: str
+    name: str  # of the run; `--fresh` makes another run of the same name
+    folder: Path
+    config: dict[str, Any]  # the run file and the plan's main figures, without secrets
+
+    @property
+    def unique_name(self) -> str:
+        """The name for a tracker that identifies runs by name."""
+        return f"{self.name}-{self.id[:6]}"
+
+
+@dataclass(frozen=True)
+class LoggedValues:
+    """Values of one step, by name; `t` is in unix seconds."""
+
+    step: int
+    t: float
+    values: dict[str, float]
+
+
+class Tracker(Protocol):
+    """A client of one experiment tracker. It may block and raise, as an `Outlet` may."""
+
+    name: str
+
+    def begin(self, run: TrackedRun) -> None:
+        """Open the tracker's run, or continue it if it is there."""
+
+    def rewind(self, step: int) -> None:
+        """Prepare for other values of steps from `step` on, which were sent before."""
+
+    def log(self, rows: Sequence[LoggedValues]) -> None:
+        """Send values."""
+
+    def alert(self, alert: Alert) -> None:
+        """Send an event of the run."""
+
+    def summarize(self, values: dict[str, float | str]) -> None:
+        """Send the latest values of the whole run, if the tracker shows such."""
+
+    def end(self, result: str, well: bool) -> None:
+        """Send what is left and close the tracker's run."""
+
+
+def run_id(view: RunView) -> str:
+    """Return an id: the same for every launch of a run, another for a new run of the same name."""
+    launches = lines_of(read_events(view.folder.journal / SUPERVISOR), InvocationStarted)
+    born = f"{launches[0].t:.6f}" if launches else ""
+    return hashlib.sha256(f"{view.folder.name}\n{born}".encode()).hexdigest()[:12]
+
+
+def tracked_run(view: RunView) -> TrackedRun:
+    config = {**secret.visible_table(to_table(view.run)), "plan": _plan_values(view)}
+    return TrackedRun(run_id(view), view.folder.name, view.folder.path, config)
+
+
+def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a config as one level of texts: `train.steps` → `100`. Values not set are left out."""
+    flat: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            flat |= flat_config(value, f"{prefix}{name}.")
+        elif value is not None:
+            flat[f"{prefix}{name}"] = str(value)
+    return flat
+
+
+def require_package(package: str, written: bool | str) -> None:
+    """Raise PenstockError, with the line that installs it, for a client that is missing.
+
+    The package, its extra and its field of `[log]` have one name.
+    """
+    if importlib.util.find_spec(package) is None:
+        field = f"log.{package}"
+        shown = "true" if isinstance(written, bool) else secret.visible(field, written)
+        raise PenstockError(
+            f"{field} = {shown}: the package {package} is not installed; "
+            f"`pip install 'penstock[{package}]'`, or remove the field"
+        )
+
+
+@dataclass
+class SentSteps:
+    """The steps that a tracker has, and their losses."""
+
+    last: int = 0
+    _losses: dict[int, float] = field(default_factory=dict)
+
+    def add(self, step: int, loss: float) -> Literal["new", "same", "other"]:
+        """Add a step; `other`: it was sent with another loss, so later ones are made again too."""
+        known = self._losses.get(step)
+        if known is not None and (known == loss or (math.isnan(known) and math.isnan(loss))):
+            return "same"
+        again = step <= self.last
+        if again:
+            self._losses = {s: kept for s, kept in self._losses.items() if s < step}
+        self._losses[step], self.last = loss, step
+        if len(self._losses) > KEPT_STEPS:
+            del self._losses[next(iter(self._losses))]
+        return "other" if again else "new"
+
+
+@dataclass
+class TrackerOutlet:
+    """Decides what a tracker is sent, and when.
+
+    A rollback or a resume makes steps again. Those with the same loss are not sent again; from the
+    first with another loss on, all are. Steps before `first_attempt` count as sent: an earlier
+    launch did that.
+    """
+
+    tracker: Tracker
+    first_attempt: int = 0
+    _sent: SentSteps = field(default_factory=SentSteps)
+    _validated: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.name = self.tracker.name
+
+    def begin(self, view: RunView) -> None:
+        files = journal_files(view.folder.journal, "curve")
+        earlier = [(f.attempt, f.path) for f in files if f.attempt < self.first_attempt]
+        for _, points in new_points(earlier, {}):
+            for point in points[-KEPT_STEPS:]:
+                self._sent.add(int(point["step"]), float(point["loss"]))
+        for line in view.rank_events_of(EvaluateSpan):
+            step, loss = whole(line.event.step), number(line.event.val_loss)
+            if step is not None and loss is not None and (line.attempt or 0) < self.first_attempt:
+                self._validated[step] = loss
+        self.tracker.begin(tracked_run(view))
+
+    def send_points(self, points: np.ndarray) -> None:
+        rows: list[LoggedValues] = []
+        for point in points:
+            step, loss = int(point["step"]), float(point["loss"])
+            what = self._sent.add(step, loss)
+            if what == "same":
+                continue
+            if what == "other":
+                self._send(rows)
+                rows = []
+                self.tracker.rewind(step)
+                self._validated = {s: v for s, v in self._validated.items() if s < step}
+            values = {f"train/{name}": finite(point[name]) for name in FIELDS}
+            rows.append(LoggedValues(step, float(point["t"]), _known(values)))
+        self._send(rows)
+
+    def send_summary(self, view: RunView) -> None:
+        t = now()
+        new = [(step, loss) for step, loss in view.validation if self._validated.get(step) != loss]
+        self._validated.update(new)
+        rows = [
+            LoggedValues(step, _t_of(view, step, t), {"validation/loss": value})
+            for step, loss in new
+            if (value := finite(loss)) is not None
+        ]
+        values = run_values(view)
+        self._send([*rows, LoggedValues(self._sent.last, t, values)])
+        self.tracker.summarize({**values, "status": view.status, "steps": view.step})
+
+    def send_alert(self, alert: Alert) -> None:
+        self.tracker.alert(alert)
+
+    def close(self, result: str) -> None:
+        self.tracker.end(result, result in WELL)
+
+    def _send(self, rows: list[LoggedValues]) -> None:
+        if rows:
+            self.tracker.log(rows)
+
+
+def run_values(view: RunView) -> dict[str, float]:
+    """Return the values of a whole run: speed, shares, seconds by cause, energy and cost."""
+    ledger = view.account.ledger
+    values: dict[str, float | None] = {
+        "speed/tokens_per_s": view.tokens_per_s,
+        "speed/mfu": view.mfu,
+        "speed/step_s": view.step_s,
+        "share/useful": ledger.useful,
+        "share/effective": ledger.effective,
+        **{f"rank_s/{cause}": seconds for cause, seconds in ledger.seconds.items()},
+    }
+    if costs := RunFacts(view).costs:
+        values |= {"energy/kwh": costs.kwh, "cost/usd": costs.usd, "cost/gco2e": costs.gco2e}
+    return _known(values)
+
+
+def say_where(say: Callable[[str], None], name: str, where: object) -> None:
+    """Say where the run can be seen."""
+    say(f"{name}: {secret.redact(str(where))}")
+
+
+def _known(values: dict[str, float | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _t_of(view: RunView, step: int, default: float) -> float:
+    found = view.curve["t"][view.curve["step"] == step]
+    return float(found[-1]) if len(found) else default
+
+
+def _plan_values(view: RunView) -> dict[str, Any]:
+    launch = view.launch
+    return {
+        "machine": launch.machine or None,
+        "layout": launch.layout or None,
+        "ranks": launch.ranks or None,
+        "params": launch.params,
+        "dataset": launch.dataset,
+        "step_s": launch.predicted.get("step_s"),
+    }
