@@ -179,12 +179,9 @@ class _LeadingForward:
         tasks = self.tasks
         shapes, world = tasks._runner.shapes, tasks.rank.world
         answers: list[Answer] = [(0.0, 0.0)] * len(rows)
-        batches = list(shapes.batches(rows))
-        for at in range(0, len(batches), world.data_ranks):
+        for width, part in shapes.rounds(rows, world.data_ranks):
             if tasks.rank.folder.control_requests()["stop"]:
                 raise Stopped
-            part = batches[at : at + world.data_ranks]
-            width = shapes.width(max(rows[i].width for numbers in part for i in numbers))
             found = self._round(
                 {
                     "question": question,

@@ -11,6 +11,7 @@ Shape suffixes: b batch, s sequence, v vocab, n scored tokens.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, Protocol
 
 import torch
@@ -93,6 +94,14 @@ class BatchShapes:
             yield order[at : at + most]
             at += most
 
+    def rounds(self, rows: Sequence[Row], ranks: int) -> Iterator[tuple[int, list[list[int]]]]:
+        """Yield a width and at most `ranks` batches of it, which run at the same time."""
+        widths = ((self.width(rows[one[0]].width), one) for one in self.batches(rows))
+        for width, group in groupby(widths, key=lambda pair: pair[0]):
+            same = [numbers for _, numbers in group]
+            for at in range(0, len(same), ranks):
+                yield width, same[at : at + ranks]
+
 
 @dataclass(frozen=True)
 class BatchRunner:
@@ -125,18 +134,13 @@ class OneProcess:
     """Forward passes in this process alone."""
 
     runner: BatchRunner
-    done: Callable[[int], None] = lambda rows: None  # after each batch
 
     def __call__(self, question: Question, rows: Sequence[Row]) -> list[Answer]:
         answers: list[Answer] = [(0.0, 0.0)] * len(rows)
-        shapes = self.runner.shapes
-        for numbers in shapes.batches(rows):
-            batch = [rows[i] for i in numbers]
-            width = shapes.width(max(row.width for row in batch))
-            found = self.runner.run(question, batch, width).tolist()
+        for width, (numbers,) in self.runner.shapes.rounds(rows, 1):
+            found = self.runner.run(question, [rows[i] for i in numbers], width).tolist()
             for i, (first, second) in zip(numbers, found, strict=True):
                 answers[i] = first, second
-            self.done(len(batch))
         return answers
 
 

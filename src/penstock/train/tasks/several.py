@@ -45,7 +45,11 @@ class Evaluated:
         return self.model if step is None else f"{self.model} step {step}"
 
     def to_json(self) -> dict[str, Any]:
-        told = {"model": self.model, "checkpoint": self.checkpoint or None, "dtype": self.dtype}
+        told: dict[str, Any] = {
+            "model": self.model,
+            "checkpoint": self.checkpoint or None,
+            "dtype": self.dtype,
+        }
         told |= {**self.results.to_json(), "seconds": self.seconds, "saved": self.saved or None}
         told |= {"note": self.note} if self.note else {}
         return told | ({"samples": self.samples} if self.samples is not None else {})

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from penstock.catalog import accelerators
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.read import JournalLine
 from penstock.run.schema.quantity import Every
 from penstock.run.schema.run import Run
 from penstock.style import format_duration
@@ -106,6 +107,14 @@ def _checkpoint(context: AdviceContext) -> Advice:
 
 
 def _evaluate(context: AdviceContext) -> Advice:
+    spans = [e for e in context.view.rank_events_of("evaluate") if e.end is not None]
+    on_tasks = [e for e in spans if "step" in e.payload and "val_loss" not in e.payload]
+    if 2 * sum(map(_seconds, on_tasks)) > sum(map(_seconds, spans)):
+        every = context.run.evaluate.tasks_every
+        if isinstance(every, Every) and every.steps:
+            value = f"{2 * every.steps} steps"
+            return context.change("evaluate.tasks_every", value, "runs tasks half as often", 0.5)
+        return context.say("set evaluate.tasks_limit: fewer documents of each task", 0.5)
     every = context.run.evaluate.every
     steps = int(context.view.launch.steps)
     if isinstance(every, Every) and every.steps and (not steps or 2 * every.steps <= steps):
@@ -113,6 +122,10 @@ def _evaluate(context: AdviceContext) -> Advice:
         return context.change("evaluate.every", value, "validates half as often", 0.5)
     tokens = context.run.evaluate.tokens // 2
     return context.change("evaluate.tokens", tokens, "validates on half as much", 0.5)
+
+
+def _seconds(event: JournalLine) -> float:
+    return (event.end or event.t) - event.t
 
 
 def _communicate(context: AdviceContext) -> Advice:

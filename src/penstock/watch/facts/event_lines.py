@@ -4,10 +4,12 @@ import json
 from dataclasses import dataclass
 
 from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.scores import TaskScores
 from penstock.policy.restart import EARLY
 from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.incidents import KINDS, incident_text
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.facts.task_scores import scores_line
 
 MOST = 250
 # Shown as counts and charts; as lines they would hide the rest.
@@ -35,7 +37,7 @@ WARNING = {
     "place_unreachable", "copy_failed", "fetch_failed", "forget_failed", "left_out",
     "host_refused", "lease_lost", "display_failed", "moments_dropped", "stream_changed",
     "local_state_dropped", "record_mended", "sample_failed", "rollback", "went_back",
-    "asked_to_stop",
+    "asked_to_stop", "tasks_failed",
 }  # fmt: skip
 
 
@@ -126,6 +128,12 @@ def _words(event: JournalLine) -> str | None:
             return f"validation loss {format_loss(value)} at step {payload.get('step')}"
         case "evaluate":
             return None
+        case "task_scores":
+            found = TaskScores.from_json(payload)
+            line = scores_line(found.scores if found else ())
+            return f"tasks at step {payload.get('step')}: {line}"
+        case "tasks_failed":
+            return f"tasks at step {payload.get('step')} failed: {payload.get('error')}"
         case "saved":
             return f"step {payload.get('step')} saved to {payload.get('tier')}"
         case "record_mended":

@@ -21,6 +21,7 @@ from penstock.ledger.journal.read import JournalLine as Line
 from penstock.ledger.journal.read import next_attempt, parse_lines
 from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
 from penstock.ledger.journal.tail import FileTail
+from penstock.ledger.scores import TaskScore, TaskScores
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets.process import OutletProcess
@@ -70,6 +71,14 @@ class Evaluation(Event):
 
     kind: ClassVar[str] = "evaluation"
     loss: float
+
+
+@dataclass(frozen=True)
+class TaskEvaluation(Event):
+    """Scores of benchmark tasks."""
+
+    kind: ClassVar[str] = "tasks"
+    scores: tuple[TaskScore, ...]
 
 
 @dataclass(frozen=True)
@@ -245,6 +254,9 @@ class EventReader:
             case "evaluate" if "val_loss" in payload:
                 self._seen.add(key)
                 yield Evaluation(line.end or line.t, step, float(str(payload["val_loss"])))
+            case "task_scores" if found := TaskScores.from_json(payload):
+                self._seen.add(key)
+                yield TaskEvaluation(line.t, step, found.scores)
             case "saved":
                 self._seen.add(key)
                 yield Checkpoint(line.t, step, str(payload.get("tier")), str(payload.get("path")))

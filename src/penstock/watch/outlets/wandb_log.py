@@ -87,6 +87,7 @@ class WandbLog:
     run: Any = None  # the client's
     _logged: dict[int, float] = field(default_factory=dict)  # step → loss, of what was sent
     _validated: int = -1
+    _scored: int = -1  # step of the last benchmark tasks
     _step: int = 0
 
     def begin(self, view: RunView) -> None:
@@ -133,6 +134,12 @@ class WandbLog:
             if step > self._validated:
                 self._validated = step
                 self.run.log({"step": step, "validation/loss": loss})
+        for found in view.task_scores:
+            if found.during and found.step is not None and found.step > self._scored:
+                self._scored = found.step
+                scores = {f"tasks/{one.name}": one.value for one in found.scores}
+                told = {name: value for name, value in scores.items() if value is not None}
+                self.run.log({"step": found.step} | told)
         ledger = view.account.ledger
         values: dict[str, float | None] = {
             "speed/tokens_per_s": view.tokens_per_s,
