@@ -2,7 +2,6 @@
 
 import io
 import os
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -10,13 +9,12 @@ from functools import partialmethod
 from typing import Any
 
 import numpy as np
-import torch
 from lm_eval import evaluator
 from tqdm import tqdm
 
 from penstock.errors import PenstockError
 from penstock.ledger.scores import TaskScore, finite_or_none
-from penstock.train.tasks.load import SEED
+from penstock.train.tasks.load import SEED, same_random_numbers
 from penstock.train.tasks.model import PenstockLM
 
 BOOTSTRAP = 1000  # draws for the standard error of a metric that has no formula
@@ -61,23 +59,6 @@ def evaluate_tasks(
     return HarnessResult(
         tuple(_scores(found)), model.truncated - before, found.get("samples", {}) if samples else {}
     )
-
-
-@contextmanager
-def same_random_numbers() -> Iterator[None]:
-    """Give the harness numbers of its own, and leave the process's generators as they were."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    random.seed(0)
-    np.random.seed(SEED)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state(cuda)
 
 
 @contextmanager

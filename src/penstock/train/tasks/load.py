@@ -7,9 +7,15 @@ raises whatever its libraries raise. Here each of these is one message.
 import difflib
 import logging
 import os
-from collections.abc import Sequence
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.found import expanded_path
@@ -17,6 +23,7 @@ from penstock.found import expanded_path
 EXTRA = (
     "pip install 'penstock[evaluate]' (in a clone, pip install -c constraints.txt '.[evaluate]')"
 )
+SEED = 1234  # of the examples in front of a question: the harness's own
 SHOWN = 12  # tasks that are named when one is unknown
 
 
@@ -33,6 +40,11 @@ def refuse_missing_harness(field: str) -> None:
 
 def load_tasks(names: Sequence[str], folder: str | None, field: str = "--tasks") -> dict[str, Any]:
     """Load tasks with their data, as the harness's evaluation takes them."""
+    with same_random_numbers():
+        return _load(names, folder, field)
+
+
+def _load(names: Sequence[str], folder: str | None, field: str) -> dict[str, Any]:
     refuse_missing_harness(field)
     quiet()
     if not names:
@@ -51,7 +63,24 @@ def load_tasks(names: Sequence[str], folder: str | None, field: str = "--tasks")
     return loaded
 
 
-SEED = 1234  # of the examples in front of a question: the harness's own
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Give the harness numbers of its own, and leave the process's generators as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    torch: Any = sys.modules.get("torch")  # a check before a launch does without
+    cpu = torch.get_rng_state() if torch else None
+    cuda = torch.cuda.get_rng_state() if torch and torch.cuda.is_initialized() else None
+    random.seed(0)
+    np.random.seed(SEED)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if cpu is not None:
+            torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda)
 
 
 def quiet() -> None:
@@ -105,12 +134,22 @@ def _manager(names: Sequence[str], folder: Path | None, field: str) -> Any:
 
     manager = TaskManager(include_path=folder, include_defaults=False)
     if any(name not in manager.all_tasks for name in names):
-        manager = TaskManager(include_path=folder)
+        manager._index = {**_harness_index(), **manager.task_index}  # the user's own come first
+        manager._all_tasks = sorted(manager._index)
     for name in names:
         if name not in manager.all_tasks:
             raise PenstockError(_unknown(name, manager, folder, field))
     manager._factory = _locating_factory()
     return manager
+
+
+@cache
+def _harness_index() -> dict[str, Any]:
+    """Return the tasks that come with the harness: some 14,000, which take seconds to read."""
+    from lm_eval.tasks import TaskManager
+
+    found: dict[str, Any] = TaskManager().task_index
+    return found
 
 
 def _unknown(name: str, manager: Any, folder: Path | None, field: str) -> str:
