@@ -1,7 +1,7 @@
 """Batches of token sequences: every row once, in shapes that fit, answered as if alone."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.train.tasks.forward import BatchRunner, BatchShapes, OneProcess, Row
@@ -35,6 +35,7 @@ shapes = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(rows=rows, shapes=shapes, ranks=st.integers(1, 4))
 def test_every_row_is_in_one_batch_of_a_shape_that_fits(
     rows: list[Row], shapes: BatchShapes, ranks: int
@@ -52,6 +53,7 @@ def test_every_row_is_in_one_batch_of_a_shape_that_fits(
     assert sorted(seen) == list(range(len(rows)))
 
 
+@settings(max_examples=40)
 @given(rows=rows, shapes=shapes)
 def test_a_batch_gives_what_each_row_gives_alone(rows: list[Row], shapes: BatchShapes) -> None:
     found = OneProcess(BatchRunner(logits, shapes, CPU))("score", rows)

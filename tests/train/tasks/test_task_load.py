@@ -37,6 +37,7 @@ def test_a_file_that_does_not_parse_is_named_with_its_line(folder: Path) -> None
     assert f"{folder}/bad.yaml: not a task in YAML: Expected YAML dict" in refused(folder)
 
 
+@pytest.mark.slow  # reads the list of all tasks of the harness
 def test_an_unknown_task_gets_suggestions(folder: Path) -> None:
     told = refused(folder, "sums_choise")
     assert "there is no task 'sums_choise'. Did you mean 'sums_choice'" in told
@@ -152,7 +153,6 @@ def test_check_and_train_refuse_tasks_with_the_same_words(
     run_file: Callable[..., Path],
 ) -> None:
     for changes, told in (
-        ({"evaluate.tasks": ["sums_choise"]}, "evaluate.tasks: there is no task 'sums_choise'"),
         ({"evaluate.tasks_dir": "/nowhere"}, "evaluate.tasks_dir /nowhere: no such folder"),
         ({"guard.mode": "live"}, 'evaluate.tasks: with guard.mode = "live" replicas come and go'),
     ):
