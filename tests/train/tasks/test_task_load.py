@@ -80,6 +80,14 @@ def test_data_is_found_beside_its_task_from_any_folder(
     }
 
 
+def test_the_example_loads() -> None:
+    folder = Path(__file__).parents[3] / "examples" / "tasks"
+    (task,) = load_tasks(("stdlib_choice",), str(folder))["tasks"].values()
+    docs = list(task.test_docs())
+    assert all(0 <= doc["answer"] < len(doc["choices"]) for doc in docs)
+    assert len({doc["answer"] for doc in docs}) == 4
+
+
 def test_a_missing_harness_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lm_eval.evaluator", None)
     assert "pip install 'penstock[evaluate]'" in refused(SMALL)
