@@ -55,7 +55,7 @@ def test_options_become_arguments(said: str, told: str) -> None:
 
 
 def test_every_option_that_can_reach_python_is_an_argument_there() -> None:
-    functions = [penstock.train, penstock.generate, penstock.export]
+    functions = [penstock.train, penstock.generate, penstock.export, penstock.evaluate]
     known = {name for one in functions for name in inspect.signature(_function(one)).parameters}
     assert set(FLAGS) | set(VALUES) <= known
     for path in sorted(SOURCE.rglob("*.py")):

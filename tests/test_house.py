@@ -31,7 +31,7 @@ ROOMS = [
 SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
     "launch": [".", "hosts", "supervisor", "prepare"],
-    "train": [".", "export", "replicas", "optim", "parallel", "world"],
+    "train": [".", "tasks", "export", "replicas", "optim", "parallel", "world"],
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",

@@ -10,7 +10,7 @@ docs/python.md shows all of it. The command line calls the same functions.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from os import PathLike
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.run.folder import RunFolder
     from penstock.run.schema.run import Run as Run
     from penstock.train.export.model import ExportResult as Exported
+    from penstock.train.tasks.several import Evaluated as Evaluated
     from penstock.watch.outlets.callbacks import Checkpoint as Checkpoint
     from penstock.watch.outlets.callbacks import Evaluation as Evaluation
     from penstock.watch.outlets.callbacks import Event as Event
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.watch.outlets.callbacks import Restart as Restart
     from penstock.watch.outlets.callbacks import Step as Step
     from penstock.watch.outlets.callbacks import Stop as Stop
+    from penstock.watch.outlets.callbacks import TaskEvaluation as TaskEvaluation
     from penstock.watch.report.result import Report as Report
 
     # A run, or the path of its run file or of its folder, or its name under `runs/`.
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 _TYPES = {
     "Plan": "penstock.plan.plan",
     "Run": "penstock.run.schema.run",
+    "Evaluated": "penstock.train.tasks.several",
     "Exported": "penstock.train.export.model",
     "Report": "penstock.watch.report.result",
 } | dict.fromkeys(
@@ -59,6 +62,7 @@ _TYPES = {
         "Restart",
         "Step",
         "Stop",
+        "TaskEvaluation",
     ),
     "penstock.watch.outlets.callbacks",
 )
@@ -66,6 +70,7 @@ __all__ = [
     "PenstockError",
     "RunFailed",
     "check",
+    "evaluate",
     "export",
     "generate",
     "load",
@@ -240,6 +245,46 @@ def export(
 
     where = None if out is None else Path(out)
     return export(folder, where, step, dtype, merged, best, force)
+
+
+@_name_arguments
+def evaluate(
+    models: "AnyRun | Sequence[AnyRun]",
+    tasks: Sequence[str] = (),
+    *,
+    tasks_dir: "str | PathLike[str] | None" = None,
+    limit: int | None = None,
+    batch: int | None = None,
+    checkpoint: "int | str | Sequence[int | str]" = "newest",
+    dtype: str | None = None,
+    chat: bool = False,
+    samples: bool = False,
+) -> "list[Evaluated]":
+    """Run benchmark tasks of lm-evaluation-harness on runs, or on folders of models.
+
+    `checkpoint` is a step, "newest" or "best", or several. The result has an entry for each model
+    and checkpoint. With `samples` it holds every request with its answer.
+    """
+    from penstock.run.schema.run import Run
+    from penstock.train.tasks.several import EvaluateOptions, evaluate_models
+
+    several = [models] if isinstance(models, str | PathLike | Run) else list(models)
+    wanted = [checkpoint] if isinstance(checkpoint, int | str) else list(checkpoint)
+    options = EvaluateOptions(
+        tasks=(tasks,) if isinstance(tasks, str) else tuple(tasks),
+        tasks_dir=None if tasks_dir is None else str(tasks_dir),
+        limit=limit,
+        batch=batch,
+        checkpoints=tuple(map(str, wanted)),
+        dtype=dtype,
+        chat=chat,
+        samples=samples,
+    )
+    targets = [str(one.folder) if isinstance(one, Run) else str(one) for one in several]
+    done = evaluate_models(targets, options)
+    for note in [one.note for one in done if one.note]:
+        warnings.warn(note, stacklevel=3)
+    return done
 
 
 def _run(run: "AnyRun") -> "Run":

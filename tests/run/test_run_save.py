@@ -110,6 +110,7 @@ def test_the_text_holds_the_defaults_and_says_what_was_chosen(run_of):
     read = tomllib.loads(text)
     assert read["guard"]["timeout"] == "2 min"
     evaluate = {"every": "250 steps", "holdout": "0.5%", "tokens": 262144}
+    evaluate |= {"tasks": [], "tasks_every": "1000 steps"}
     assert read["evaluate"] == evaluate | {"keep_best": 0, "min_delta": 0.0}
     assert read["train"]["betas"] == [0.9, 0.95]
     assert "budget" not in read

@@ -47,6 +47,9 @@ VERBS = {
     ),
     "watch": Verb("watch", "Show runs in the browser, live; several at once are compared."),
     "generate": Verb("generate", "Let the newest checkpoint of a run write."),
+    "evaluate": Verb(
+        "evaluate", "Run benchmark tasks on checkpoints of runs, or on a folder of a model."
+    ),
     "export": Verb(
         "export",
         "Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format.",

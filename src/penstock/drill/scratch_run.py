@@ -24,6 +24,8 @@ def write_run_file(run: Run, folder: Path, name: str, scale: ScratchScale, ranks
     train["batch_tokens"] = min(run.batch_samples, ranks + 1) * run.sequence
     if run.train.misfit(scale.steps):
         train |= {"warmup": "5%", "decay": "20%"}
+    for name in [name for name in table["evaluate"] if name.startswith("tasks")]:
+        del table["evaluate"][name]  # their scores say nothing of a run that is this short
     table["evaluate"].pop("patience", None)  # a drill is held against a run of the same length
     table["evaluate"] |= {"every": _steps(scale.evaluate), "tokens": EVALUATED * run.sequence}
     table["guard"] |= {

@@ -90,6 +90,11 @@ class RunFolder:
         return self.path / "logs"
 
     @property
+    def evaluations(self) -> Path:
+        """Scores of `penstock evaluate`, one file for each evaluation."""
+        return self.path / "evaluations"
+
+    @property
     def bad(self) -> Path:
         """Batches that were skipped as bad, for inspection."""
         return self.path / "bad"

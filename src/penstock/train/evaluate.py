@@ -19,6 +19,7 @@ from penstock.train.export.sampling import sample_continuation
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.state import TrainingState
+from penstock.train.task_scores import TaskEvaluator
 
 SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at what the model says
 PROMPT_TOKENS = 24
@@ -26,12 +27,13 @@ PROMPT_TOKENS = 24
 
 @dataclass
 class Evaluator:
-    """Evaluations of a run, the best of them, and early stopping."""
+    """Evaluations of a run, the best of them, early stopping, and its benchmark tasks."""
 
     rank: RankContext
     engine: Engine
     batches: Batches
     state: TrainingState
+    tasks: TaskEvaluator
     evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
 
     def __post_init__(self) -> None:
@@ -40,10 +42,11 @@ class Evaluator:
 
     def requests(self, step: int) -> dict[str, bool]:
         """Return whether an evaluation is due after `step`."""
+        due = self.tasks.requests(step)
         if not self._evaluates:
-            return {}
+            return due
         every = self.rank.run.evaluate.every
-        return {
+        return due | {
             "evaluate": interval_ends(every, step, now() - self.evaluated_s)
             or step == self.batches.steps
         }
@@ -52,13 +55,15 @@ class Evaluator:
         """Return what has to be done before the step after `step`, as the vote of a step.
 
         Before the first step: an evaluation, to know where the loss begins. Later: one that a stop
-        cut short, since `patience` must count it.
+        cut short, since `patience` must count it; and benchmark tasks that a stop cut short.
         """
-        if not self._evaluates:
+        due = {
+            "evaluate": self._evaluates and (not step or self._missed(step)),
+            "tasks": self.tasks.was_cut_short(step),
+        }
+        if not any(due.values()):
             return None
-        if step and not self._missed(step):
-            return None
-        return Vote(nan, nan, dict.fromkeys(REQUESTS, False) | {"evaluate": True})
+        return Vote(nan, nan, dict.fromkeys(REQUESTS, False) | due)
 
     def run(self, step: int) -> dict[str, bool]:
         """Evaluate. Return what follows from it: a save of the best so far, or a stop."""
@@ -75,6 +80,10 @@ class Evaluator:
             return {"stop": True}
         # The first evaluation comes before the first step: there is nothing to save yet.
         return {"save": True} if step and section.keep_best and state.best.improved else {}
+
+    def tasks_at_early_end(self) -> bool:
+        """Return whether benchmark tasks are due because the run stops early."""
+        return self.tasks.wanted and self.state.stops_early
 
     def _missed(self, step: int) -> bool:
         section, last = self.rank.run.evaluate, self.state.best.last_step

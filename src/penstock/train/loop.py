@@ -27,6 +27,7 @@ from penstock.train.replicas.rewind import Rewind
 from penstock.train.saving import CheckpointSaver
 from penstock.train.state import TrainingState
 from penstock.train.step import LearningRate, seed_step
+from penstock.train.task_scores import TaskEvaluator
 from penstock.train.tracer import Tracer
 from penstock.train.world.world import World
 
@@ -145,6 +146,8 @@ class Trainer:
             vote = replace(vote, requests=vote.requests | more)
             self.anomalies.compare_if_due(step, vote, StepClock(world.cuda))  # now it is saved
             self.anomalies.rewind_if_needed()
+        if vote.requests["tasks"] or self.evaluator.tasks_at_early_end():
+            vote = replace(vote, requests=vote.requests | self.evaluator.tasks.run(step))
         self.tracer.requested = vote.requests["trace"]
         last = step == self.batches.steps
         self.saver.save_if_due(step, vote, last)
@@ -213,7 +216,8 @@ def build(rank: RankContext) -> Trainer:
     sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, user_codes(rank.run))
     state = TrainingState(rank, engine, batches, sentinels)
     saver = CheckpointSaver(rank, state)
-    evaluator = Evaluator(rank, engine, batches, state)
+    tasks = TaskEvaluator(rank, engine, batches.steps, batches.stream.vocab)
+    evaluator = Evaluator(rank, engine, batches, state, tasks)
     progress = Progress()
     live = rank.run.guard.mode == "live"
     recovery = (LiveRecovery if live else Recovery)(rank, state, saver, evaluator, progress)

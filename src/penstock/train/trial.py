@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from penstock.errors import OwnCodeError, PenstockError
 from penstock.model.user_loss import TokenLoss, checked_loss, loss_rule
 from penstock.model.user_module import (
+    NoLogits,
     build_user_module,
+    call_for_logits,
     import_user_function,
     refuse_untrainable,
     summed_loss,
@@ -137,8 +139,21 @@ class _ModuleTrial:
             self._refuse_detached(total, given)
         if self.whole and self.vocabulary:
             self._refuse_bad_numbers(total, given)
+        if self.run.evaluate.tasks:
+            self._refuse_no_logits()
         told = self._coarse_loss(given)
         return told + self._backward(total) if trained else told
+
+    def _refuse_no_logits(self) -> None:
+        """Refuse benchmark tasks on a module that gives its loss alone."""
+        try:
+            with torch.no_grad():
+                call_for_logits(self.model, self._all(0))
+        except NoLogits as error:
+            raise PenstockError(
+                f"evaluate.tasks: tasks need logits, and {self.code.words} gives none ({error}); "
+                "leave the tasks out, or give logits when there are no targets"
+            ) from None
 
     def _batch(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw tokens, targets, and which targets count.

@@ -38,7 +38,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_gives_way_to_a_newer_one(
 ) -> None:
     found = iter([[Deleted(tmp_path / "5")], [Deleted(tmp_path / "10")], [Whole(tmp_path / "15")]])
     monkeypatch.setattr(generate, "published_checkpoints", lambda folder: next(found))
-    checkpoint, note = generate._newest_checkpoint(RunFolder(tmp_path))
+    checkpoint, note = generate.newest_checkpoint(RunFolder(tmp_path))
     assert (checkpoint.step, note) == (15, "")
 
 
@@ -47,10 +47,10 @@ def test_one_that_is_always_deleted_first_is_told(
 ) -> None:
     monkeypatch.setattr(generate, "published_checkpoints", lambda folder: [Deleted(tmp_path / "5")])
     with pytest.raises(RunFailed, match=r"guard\.keep"):
-        generate._newest_checkpoint(RunFolder(tmp_path))
+        generate.newest_checkpoint(RunFolder(tmp_path))
     monkeypatch.setattr(generate, "published_checkpoints", lambda folder: [])
     with pytest.raises(PenstockError, match="no checkpoint yet"):
-        generate._newest_checkpoint(RunFolder(tmp_path))
+        generate.newest_checkpoint(RunFolder(tmp_path))
 
 
 @pytest.mark.parametrize(("text", "told"), [(5, "a int; give text"), ("caf\udce9", "not UTF-8")])

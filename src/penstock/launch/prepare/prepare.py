@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.launch.prepare import open_model, own_code
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepared_run import PreparedRun
+from penstock.launch.prepare.tasks import refuse_impossible_tasks
 from penstock.meter.devices import Devices
 from penstock.meter.precision import measure
 from penstock.model.open.files import check_local_open_model
@@ -91,6 +92,7 @@ def find_data(run: Run, before: LaunchRecord, machine: Devices) -> LaunchData:
     if loss := loss_code(run.train.loss):
         loss.refuse_missing()
     own_code.check_code_unchanged(run, before)
+    refuse_impossible_tasks(run)
     machine.ranks(run.cluster.accelerators)
     if run.model.module and not run.data.across_documents:
         raise PenstockError(

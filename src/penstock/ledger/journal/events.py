@@ -721,6 +721,24 @@ class EvaluateSpan(JournalEvent):
     sample: str = ABSENT
 
 
+@moment("task_scores")
+class TaskScoresEvent(JournalEvent):
+    """Scores of benchmark tasks after a step; rank 0 writes them (`ledger/scores.py`)."""
+
+    step: int = needed(int)
+    scores: list[dict[str, Any]] = needed(list)
+    limit: int | None = ABSENT
+    truncated: int = ABSENT  # requests that were longer than the model's context
+
+
+@moment("tasks_failed")
+class TasksFailed(JournalEvent):
+    """Benchmark tasks could not be run; the run goes on."""
+
+    step: int
+    error: str
+
+
 @span("checkpoint")
 class CheckpointSpan(JournalEvent):
     """The loop waited for a save."""

@@ -13,6 +13,7 @@ from penstock.run.schema.section import (
     PositiveCount,
     Section,
     ShareBelowOne,
+    Text,
     Tokens,
 )
 
@@ -41,6 +42,31 @@ class EvaluateSection(Section):
         0.0,
         description="Least fall of the validation loss that counts as improvement, for `patience`.",
     )
+
+    tasks: tuple[Text, ...] = Field(
+        (),
+        description="Benchmark tasks of lm-evaluation-harness that are run while training, and "
+        "once more at the end.",
+    )
+    tasks_dir: Text | None = Field(
+        None,
+        description="Folder with tasks of your own in the harness's YAML format; relative to the "
+        "current folder or the run file's.",
+    )
+    tasks_every: EveryOrNever = Field(
+        Every(steps=1000),
+        description='Steps or time between evaluations of `tasks`; "never" is at the end only.',
+    )
+    tasks_limit: PositiveCount | None = Field(
+        None, description="Documents of each task that are evaluated; if not given, all."
+    )
+
+    @model_validator(mode="after")
+    def _has_tasks(self) -> Self:
+        for name in ("tasks_dir", "tasks_limit"):
+            if getattr(self, name) is not None and not self.tasks:
+                raise InvalidFields((name, f"needs tasks; name some, or leave `{name}` out"))
+        return self
 
     @model_validator(mode="after")
     def _evaluates(self) -> Self:

@@ -24,6 +24,7 @@ from penstock.guard.tiers.journal_facts import (
 from penstock.model.user_module import NoLogits
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.run.schema.run import Run
 from penstock.train.export.model import choose_checkpoint
 from penstock.train.export.sampling import sample_continuation
 from penstock.train.parallel.materialize import materialize_unsharded
@@ -42,7 +43,7 @@ class GeneratedText:
     note: str = ""  # that a newer checkpoint is gone
 
 
-def _newest_checkpoint(folder: RunFolder) -> tuple[StoredCheckpoint, str]:
+def newest_checkpoint(folder: RunFolder) -> tuple[StoredCheckpoint, str]:
     """Return the newest checkpoint, and a note if a newer one is gone.
 
     A running run may delete a checkpoint while it is read.
@@ -80,6 +81,16 @@ def _refuse_text(text: object) -> None:
         ) from None
 
 
+def load_parts(run: Run, vocab: int, saved: StoredCheckpoint, device: torch.device) -> ModelParts:
+    """Build a run's model in one process, with the weights of a checkpoint."""
+    model = materialize_unsharded(run, vocab, device)
+    parts = ModelParts([model.eval()], keeps_frozen=run.model.module is not None)
+    # What is in none of these is filled already.
+    named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
+    checkpoints.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    return parts
+
+
 def generate_text(
     folder: RunFolder,
     text: str,
@@ -92,7 +103,7 @@ def generate_text(
     """Continue `text` with the run's model; with `chat`, answer it."""
     _refuse_text(text)
     saved, note = (
-        (choose_checkpoint(folder, best=True)[0], "") if best else _newest_checkpoint(folder)
+        (choose_checkpoint(folder, best=True)[0], "") if best else newest_checkpoint(folder)
     )
     run = load(folder.run_file)
     kept = read_tokenizer(run, folder)
@@ -105,11 +116,7 @@ def generate_text(
         )
     tokenizer = Tokenizer.from_json(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = materialize_unsharded(run, kept.vocab, device)
-    parts = ModelParts([model.eval()], keeps_frozen=run.model.module is not None)
-    # What is in none of these is filled already.
-    named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
-    checkpoints.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
+    parts = load_parts(run, kept.vocab, saved, device)
     prompt = chat_prompt(content, text) if chat else tokenizer.encode(text).tolist()
     logits = PlainRunner(parts).logits
     try:

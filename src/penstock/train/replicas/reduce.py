@@ -22,7 +22,8 @@ BUCKET_BYTES = 64 << 20
 # What a rank may ask all ranks to do after the step. Whatever depends on a clock or on a file is
 # asked for by rank 0 alone, so that all ranks do the same.
 # "busy" is any rank's own: its last copy of the state is not safe yet, so nobody begins another.
-REQUESTS = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join", "trace")
+REQUESTS = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join", "trace",
+            "tasks")  # fmt: skip
 
 
 @dataclass(frozen=True)

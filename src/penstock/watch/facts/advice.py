@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from penstock.catalog import accelerators
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.events import ABSENT, EvaluateSpan
+from penstock.ledger.journal.read import JournalLine
 from penstock.run.schema.quantity import Every
 from penstock.run.schema.run import Run
 from penstock.style import format_duration
@@ -106,6 +108,16 @@ def _checkpoint(context: AdviceContext) -> Advice:
 
 
 def _evaluate(context: AdviceContext) -> Advice:
+    spans = [line for line in context.view.rank_events_of(EvaluateSpan) if line.end is not None]
+    on_tasks = [
+        line for line in spans if line.event.step is not ABSENT and line.event.val_loss is ABSENT
+    ]
+    if 2 * sum(map(_seconds, on_tasks)) > sum(map(_seconds, spans)):
+        every = context.run.evaluate.tasks_every
+        if isinstance(every, Every) and every.steps:
+            value = f"{2 * every.steps} steps"
+            return context.change("evaluate.tasks_every", value, "runs tasks half as often", 0.5)
+        return context.say("set evaluate.tasks_limit: fewer documents of each task", 0.5)
     every = context.run.evaluate.every
     steps = int(context.view.launch.steps)
     if isinstance(every, Every) and every.steps and (not steps or 2 * every.steps <= steps):
@@ -113,6 +125,10 @@ def _evaluate(context: AdviceContext) -> Advice:
         return context.change("evaluate.every", value, "validates half as often", 0.5)
     tokens = context.run.evaluate.tokens // 2
     return context.change("evaluate.tokens", tokens, "validates on half as much", 0.5)
+
+
+def _seconds(event: JournalLine) -> float:
+    return (event.end or event.t) - event.t
 
 
 def _communicate(context: AdviceContext) -> Advice:

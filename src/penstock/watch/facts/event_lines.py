@@ -59,14 +59,18 @@ from penstock.ledger.journal.events import (
     StoreUnreachable,
     StragglerChanged,
     StreamChanged,
+    TaskScoresEvent,
+    TasksFailed,
     WarmUpSpan,
 )
 from penstock.ledger.journal.read import JournalLine
 from penstock.ledger.journal.values import whole
+from penstock.ledger.scores import TaskScores
 from penstock.policy.restart import EARLY
 from penstock.style import format_duration, format_loss, plural
 from penstock.watch.facts.incidents import CLASSES, incident_text
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.facts.task_scores import scores_line
 
 MOST = 250
 Classes = tuple[type[JournalEvent], ...]
@@ -87,7 +91,7 @@ WARNING: Classes = (
     StragglerChanged, SpikeFound, BatchSkipped, DataSkipped, BudgetReached, GraceOver, HostStrike,
     StoreUnreachable, PeerCopyFailed, PeerFetchFailed, DiscardFailed, ReplicaLeftOut, HostRefused,
     LeaseExpired, DisplayFailed, MomentsDropped, StreamChanged, LocalStateDropped, RecordMended,
-    SampleFailed, RollbackSpan, RankWentBack, StopSignal, RankEnded,
+    SampleFailed, TasksFailed, RollbackSpan, RankWentBack, StopSignal, RankEnded,
 )  # fmt: skip
 
 
@@ -211,6 +215,11 @@ def _rank_words(line: JournalLine) -> str | None:
             return f"replicas {_listed(group.members)} go on from step {group.step}{back}"
         case RankWentBack() as back:
             return f"went back to step {back.step}: {back.why}"
+        case TaskScoresEvent() as scored:
+            found = TaskScores.from_json(line.payload)
+            return f"tasks at step {scored.step}: {scores_line(found.scores if found else ())}"
+        case TasksFailed() as failed:
+            return f"tasks at step {failed.step} failed: {failed.error}"
         case StepTraced() as traced:
             return f"step {traced.step} traced; Perfetto opens what is under traces/"
     return None

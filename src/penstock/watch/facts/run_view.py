@@ -25,6 +25,7 @@ from penstock.ledger.journal.events import (
     LeaderLeft,
     RankEnded,
     StragglerChanged,
+    TaskScoresEvent,
 )
 from penstock.ledger.journal.follow import JournalReader, reader_of
 from penstock.ledger.journal.read import E, JournalLine, LineOf, lines_of
@@ -32,6 +33,7 @@ from penstock.ledger.journal.records import CURVE
 from penstock.ledger.journal.values import number, whole
 from penstock.ledger.merge import Account, GroupTimeline, account_of, group_timelines
 from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_before
+from penstock.ledger.scores import TaskScores
 from penstock.meter.clock import now
 from penstock.plan.job.layout import Layout
 from penstock.run.folder import RunFolder
@@ -41,6 +43,7 @@ from penstock.run.schema.run import Run
 from penstock.secret import redact_all
 from penstock.watch.facts.downsample import not_superseded
 from penstock.watch.facts.incidents import CLASSES, Incident, incidents
+from penstock.watch.facts.task_scores import all_scores
 from penstock.watch.style.text import dataset_text, finite, model_text
 
 
@@ -293,6 +296,11 @@ class RunView:
     def validation_loss(self) -> float | None:
         """Loss of the last evaluation."""
         return finite(self.validation[-1][1]) if self.validation else None
+
+    @cached_property
+    def task_scores(self) -> tuple[TaskScores, ...]:
+        """Scores of benchmark tasks, by step."""
+        return all_scores(self.folder, self.rank_events_of(TaskScoresEvent), self.step)
 
     # Speed
 

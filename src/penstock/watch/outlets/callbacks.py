@@ -25,12 +25,14 @@ from penstock.ledger.journal.events import (
     EvaluateSpan,
     InvocationEnded,
     ReplicaGone,
+    TaskScoresEvent,
 )
 from penstock.ledger.journal.read import JournalLine as Line
 from penstock.ledger.journal.read import next_attempt, parse_lines
 from penstock.ledger.journal.records import SUPERVISOR, journal_files, read_records
 from penstock.ledger.journal.tail import FileTail
 from penstock.ledger.journal.values import whole
+from penstock.ledger.scores import TaskScore, TaskScores
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
 from penstock.watch.outlets.process import OutletProcess
@@ -80,6 +82,14 @@ class Evaluation(Event):
 
     kind: ClassVar[str] = "evaluation"
     loss: float
+
+
+@dataclass(frozen=True)
+class TaskEvaluation(Event):
+    """Scores of benchmark tasks."""
+
+    kind: ClassVar[str] = "tasks"
+    scores: tuple[TaskScore, ...]
 
 
 @dataclass(frozen=True)
@@ -248,6 +258,9 @@ class EventReader:
             case EvaluateSpan() as span if span.val_loss is not ABSENT:
                 if (step := self._new_step(line, span.step)) is not None:
                     yield Evaluation(line.end or line.t, step, float(str(span.val_loss)))
+            case TaskScoresEvent() as scored if found := TaskScores.from_json(line.payload):
+                if (step := self._new_step(line, scored.step)) is not None:
+                    yield TaskEvaluation(line.t, step, found.scores)
             case CheckpointSaved() as saved:
                 if (step := self._new_step(line, saved.step, saved.path)) is not None:
                     yield Checkpoint(line.t, step, str(saved.tier), str(saved.path))

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.ledger.journal.events import EvaluateSpan, InvocationStarted
+from penstock.ledger.journal.events import EvaluateSpan, InvocationStarted, TaskScoresEvent
 from penstock.ledger.journal.read import lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.ledger.journal.values import number, whole
@@ -152,6 +152,7 @@ class TrackerOutlet:
     first_attempt: int = 0
     _sent: SentSteps = field(default_factory=SentSteps)
     _validated: dict[int, float] = field(default_factory=dict)
+    _scored: int = -1  # step of the last benchmark tasks that were sent
 
     def __post_init__(self) -> None:
         self.name = self.tracker.name
@@ -166,6 +167,9 @@ class TrackerOutlet:
             step, loss = whole(line.event.step), number(line.event.val_loss)
             if step is not None and loss is not None and (line.attempt or 0) < self.first_attempt:
                 self._validated[step] = loss
+        for scored in view.rank_events_of(TaskScoresEvent):
+            if (scored.attempt or 0) < self.first_attempt:
+                self._scored = max(self._scored, whole(scored.event.step) or 0)
         self.tracker.begin(tracked_run(view))
 
     def send_points(self, points: np.ndarray) -> None:
@@ -193,9 +197,20 @@ class TrackerOutlet:
             for step, loss in new
             if (value := finite(loss)) is not None
         ]
+        rows += self._new_scores(view, t)
         values = run_values(view)
         self._send([*rows, LoggedValues(self._sent.last, t, values)])
         self.tracker.summarize({**values, "status": view.status, "steps": view.step})
+
+    def _new_scores(self, view: RunView, t: float) -> list[LoggedValues]:
+        """Return the scores of benchmark tasks that the tracker does not have yet."""
+        rows = []
+        for found in view.task_scores:
+            if found.during and found.step is not None and found.step > self._scored:
+                self._scored = found.step
+                values = _known({f"tasks/{one.name}": one.value for one in found.scores})
+                rows.append(LoggedValues(found.step, _t_of(view, found.step, t), values))
+        return rows
 
     def send_alert(self, alert: Alert) -> None:
         self.tracker.alert(alert)

@@ -20,7 +20,9 @@ from penstock.style import (
 )
 from penstock.watch.facts.run_facts import ReportLine, RunFacts
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.facts.task_scores import newest_columns
 from penstock.watch.report.charts import areas, curve, stack
+from penstock.watch.report.scores import scores_markup
 from penstock.watch.style.charts import bar
 from penstock.watch.style.css import REPORT_CSS
 from penstock.watch.style.markup import Markup, cards, document, join, section, tag
@@ -37,6 +39,7 @@ def page(folder: RunFolder) -> str:
         _plan(facts),
         _over_time(facts.view),
         _curve(facts.view),
+        _tasks(facts.view),
         _ranks(facts.view),
         _listed("What it took", facts.spending_lines()),
         _listed("What it leaves", facts.output_lines()),
@@ -122,6 +125,12 @@ def _curve(view: RunView) -> Markup:
     about = "Loss by step."
     picture = curve(view.curve["step"], view.curve["loss"], view.validation, about)
     return section("Loss", picture) if picture else join()
+
+
+def _tasks(view: RunView) -> Markup:
+    if not view.task_scores:
+        return join()
+    return section("Tasks", scores_markup(newest_columns(view.task_scores)))
 
 
 def _ranks(view: RunView) -> Markup:

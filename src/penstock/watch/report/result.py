@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.ledger.journal.events import ReplicaGone
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.scores import TaskScores
 from penstock.run.folder import RunFolder
 from penstock.watch.facts.advice import Advice
 from penstock.watch.facts.costs import Costs
@@ -38,6 +39,7 @@ class Report:
     passes: float | None  # over the data so far
     loss: float | None  # mean of the last ten steps
     validation: tuple[tuple[int, float | None], ...]  # (step, loss on held-out samples)
+    task_scores: tuple[TaskScores, ...]  # of benchmark tasks, by step
     tokens_per_s: float | None
     mfu: float | None
     ledger: Ledger  # where every accelerator-second went
@@ -90,6 +92,7 @@ class Report:
             passes=view.passes,
             loss=view.loss,
             validation=tuple((step, finite(loss)) for step, loss in view.validation),
+            task_scores=view.task_scores,
             tokens_per_s=view.tokens_per_s,
             mfu=view.mfu,
             ledger=account.ledger,
@@ -134,6 +137,7 @@ class Report:
             "loss": self.loss,
             "val_loss": self.validation_loss,
             "val_losses": [list(pair) for pair in self.validation],
+            "task_scores": [one.to_json() for one in self.task_scores],
             "tokens_per_s": self.tokens_per_s,
             "mfu": self.mfu,
             "ledger": {str(cause): s for cause, s in self.ledger.seconds.items()},

@@ -13,7 +13,9 @@ from penstock.run.folder import RunFolder
 from penstock.style import LEVEL_STYLES, STATUS_LEVELS, format_duration, format_loss, format_percent
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.facts.task_scores import newest_columns
 from penstock.watch.report.result import Report
+from penstock.watch.report.scores import scores_table
 from penstock.watch.style.text import printable
 
 BAR = 28  # characters of a full bar
@@ -34,6 +36,9 @@ def screen(folder: RunFolder) -> RenderableType:
     parts += [_ledger(facts), Text()]
     lines = [*facts.spending_lines(), *facts.output_lines(), *facts.problem_lines()]
     parts.append(_grid([(line.name, line.text, LEVEL_STYLES[line.level]) for line in lines]))
+    if view.task_scores:
+        parts += [Text(), Text("Tasks", style="cyan")]
+        parts.append(scores_table(newest_columns(view.task_scores)))
     if facts.advice:
         parts += [Text(), Text("To go faster or cheaper", style="cyan")]
         parts.append(_grid([(str(one.cause), one.words, "") for one in facts.advice]))

@@ -28,6 +28,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_RANKS = 64  # above it no series for each rank
 MOST_DEVICES = 64
 MOST_RUNS = 32
+MOST_SCORES = 256
 DEVICE = ("node", "device", "kind")
 
 Sample = tuple[str, float | None, dict[str, str]]  # family without `penstock_`, value, more labels
@@ -53,6 +54,9 @@ FAMILIES = (
     MetricFamily("tokens_trained", "Tokens trained on; a rollback takes it back."),
     MetricFamily("loss", "Training loss, mean of the last steps."),
     MetricFamily("validation_loss", "Loss on the held-out samples."),
+    MetricFamily(
+        "task_score", "Of benchmark tasks, last run in training.", ("task", "metric", "filter")
+    ),
     MetricFamily("learning_rate", "Of the last step."),
     MetricFamily("gradient_norm", "Of the last step, before clipping."),
     MetricFamily("tokens_per_second", "While stepping, over all ranks."),
@@ -183,6 +187,10 @@ def _progress(view: RunView) -> Iterator[Sample]:
     yield "loss", view.loss, {}
     if view.validation:
         yield "validation_loss", view.validation[-1][1], {}
+    trained = [one for one in view.task_scores if one.during]  # comparable with each other
+    for score in trained[-1].scores[:MOST_SCORES] if trained else ():
+        labels = {"task": score.task, "metric": score.metric, "filter": score.filter}
+        yield "task_score", score.value, labels
     if len(curve):
         yield "tokens_trained", float(curve["tokens"][-1]), {}
         yield "last_step_timestamp_seconds", float(curve["t"][-1]), {}

@@ -21,12 +21,15 @@ from penstock.watch.facts.downsample import block_means, block_starts, json_numb
 from penstock.watch.facts.event_lines import event_lines
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.facts.task_scores import newest_columns, score_text
 from penstock.watch.facts.timeline import invocation_phases
+from penstock.watch.report.scores import score_rows
 from penstock.watch.web.chart_sections import Section, curve, speed, time_over_causes
 
 FEW_RANKS = 8  # up to so many, each rank shows its causes
 MOST_CHECKPOINTS = 8
 MOST_DEVICES = 64
+MOST_SCORES = 64
 MOST_DISRUPTIONS, MOST_SAVES = 200, 400
 # What a half-written or damaged run folder raises in a reader.
 UNREADABLE = (
@@ -218,6 +221,13 @@ def events(facts: RunFacts) -> Section:
     }
 
 
+def tasks(facts: RunFacts) -> Section:
+    """Return the newest scores of benchmark tasks: a title for each column, and rows of text."""
+    columns = newest_columns(facts.view.task_scores)
+    rows = [[task, metric, *map(score_text, row)] for task, metric, row in score_rows(columns)]
+    return {"titles": [title for title, _ in columns], "rows": rows[:MOST_SCORES]}
+
+
 def fields(facts: RunFacts) -> Section:
     """Return the fields of the run file with dotted names, so that runs can be compared."""
     return {"values": _flat(to_table(facts.view.run))}
@@ -244,6 +254,7 @@ SECTIONS: dict[str, Callable[[RunFacts], Section]] = {
     "story": timeline,
     "checkpoints": checkpoints,
     "data": data,
+    "tasks": tasks,
     "energy": energy,
     "advice": advice,
     "events": events,

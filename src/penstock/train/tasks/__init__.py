@@ -1,0 +1,1 @@
+"""Benchmark tasks of lm-evaluation-harness on our models: scoring, generation, results."""
