@@ -17,6 +17,10 @@ from penstock.train.parallel.runner import microbatch_loss
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
+LATENT = replace(
+    SMALL, kv_heads=4, q_rank=12, kv_rank=10, rope_dim=4, nope_dim=6, v_dim=5, rope_pairs=True
+)
+KINDS = {"usual": SMALL, "qk_norm": replace(SMALL, qk_norm=True), "latent": LATENT}
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
@@ -35,10 +39,10 @@ def packed(sizes: list[int]) -> tuple[list[Tensor], Tensor, Tensor]:
     return documents, torch.cat(documents)[None], starts
 
 
-@given(lengths, st.booleans())
+@given(lengths, st.sampled_from(list(KINDS)))
 @settings(max_examples=25, deadline=None)
-def test_logits_are_those_of_each_document_alone(sizes: list[int], qk_norm: bool) -> None:
-    model = decoder(replace(SMALL, qk_norm=qk_norm))
+def test_logits_are_those_of_each_document_alone(sizes: list[int], kind: str) -> None:
+    model = decoder(KINDS[kind])
     documents, row, starts = packed(sizes)
     alone = torch.cat([model(document[None])[0] for document in documents])
     torch.testing.assert_close(model(row, starts)[0], alone, rtol=1e-11, atol=1e-11)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
+from penstock.model.latent_attention import LatentAttention
 from penstock.model.layers import (
     Mask,
     OffsetRMSNorm,
@@ -90,7 +91,7 @@ class Layer(nn.Module):
         self.kind = shape.attention_kind(index)
         before, after = shape.norms in ("before", "both"), shape.norms in ("after", "both")
         self.attention_norm = _norm(shape) if before else None
-        self.attention = Attention(shape)
+        self.attention = LatentAttention(shape) if shape.kv_rank else Attention(shape)
         self.attention_post_norm = _norm(shape) if after else None
         self.ffn_norm = _norm(shape) if before else None
         mixed = shape.moe and index >= shape.dense_layers

@@ -118,7 +118,7 @@ def frequencies(shape: ModelShape, device: torch.device) -> Tensor:
     In float32 and in this order of operations: open models were trained with exactly these angles,
     and a frequency that is off by one bit is off by 1e-4 radians after 1000 tokens.
     """
-    width = shape.rotary_width or shape.head_width
+    width = shape.rotated_channels
     half = torch.arange(0, width, 2, device=device, dtype=torch.float32)
     turn_e = shape.rope_theta ** (half / width)  # tokens per radian
     scaling = shape.rope_scaling
@@ -176,14 +176,18 @@ def document_positions(starts_bs: Tensor) -> Tensor:
     return at_s - begin_bs
 
 
-def apply_rotary(x_bshe: Tensor, cos_sin: Tensor) -> Tensor:
-    """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved)."""
+def apply_rotary(x_bshe: Tensor, cos_sin: Tensor, pairs: bool = False) -> Tensor:
+    """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved).
+
+    With `pairs`, neighbouring channels turn together; they leave as halves. That changes no score,
+    since queries and keys get the same order.
+    """
     turned = 2 * cos_sin.shape[-1]
     if turned < x_bshe.shape[-1]:
         rest_bshe = x_bshe[..., turned:]
         return torch.cat((apply_rotary(x_bshe[..., :turned], cos_sin), rest_bshe), dim=-1)
     cos, sin = cos_sin.to(x_bshe.dtype).unsqueeze(-2)
-    a, b = x_bshe.chunk(2, dim=-1)
+    a, b = (x_bshe[..., 0::2], x_bshe[..., 1::2]) if pairs else x_bshe.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 

@@ -24,6 +24,7 @@ _SHAPE_CAME_LATER = {
     "window": 0,
     "full_layers": (),
     "rotary_width": 0,
+    "rope_pairs": False,
     "window_theta": 0.0,
     "norm_offset": False,
     "norms": "before",
@@ -35,8 +36,11 @@ _SHAPE_CAME_LATER = {
     "router": "softmax",
     "router_normalised": True,
     "routed_scale": 1.0,
+    "expert_groups": 0,
+    "groups_active": 0,
     "architecture": "",
 }
+_ROPE_CAME_LATER = {"mscale": 0.0, "mscale_all": 0.0}
 _TRAIN_CAME_LATER = {
     "muon_momentum": 0.95,
     "weights": "fp32",
@@ -82,6 +86,8 @@ def _numbers(run: Run) -> dict[str, Any]:
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     if parts:
         del parts["counted"]  # known only where the weights are
+        if "rope_scaling" in parts:
+            parts["rope_scaling"] = _without(_ROPE_CAME_LATER, parts["rope_scaling"])
     return {
         "model": model | {"shape": parts},
         "data": run.data.model_dump(exclude={"sequence", "on_bad_shard", "cache", "cache_bytes"})

@@ -19,6 +19,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "phi-4-mini": {"num_key_value_heads": 2},
     "gemma3": {},
     "glm-4.5": {},
+    "deepseek-v3": {},
+    "deepseek-v2": {},
 }
 LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "olmo3": [
@@ -30,6 +32,13 @@ LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "glm-4.5": [{"tensor": 2}, {"shard": 2, "expert": 2}, {"context": 2}, {"pipeline": 2}],
     "gemma3": [{"tensor": 2}, {"context": 2}, {"pipeline": 2}, {"shard": 2}],
     "phi-4-mini": [{"tensor": 2}, {"context": 2}, {"pipeline": 2}],
+    "deepseek-v3": [
+        {"tensor": 2},
+        {"context": 2},
+        {"pipeline": 2},
+        {"shard": 2, "expert": 2, "recompute": "selective"},
+    ],
+    "deepseek-v2": [{"replicate": 2}, {"shard": 2, "recompute": "full"}, {"tensor": 2}],
 }
 
 

@@ -13,6 +13,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock.catalog.open.config import HubConfig, Unsupported
+from penstock.catalog.open.deepseek import (
+    read_deepseek_v2,
+    read_deepseek_v3,
+    write_deepseek_v2,
+    write_deepseek_v3,
+)
 from penstock.catalog.open.experts import (
     read_dots1,
     read_glm4_moe,
@@ -63,6 +69,7 @@ class ModelFamily:
         False  # attention_bias of the config is that of q, k and v; else it is refused
     )
     routed: bool = False  # layers have experts
+    latent: bool = False  # multi-head latent attention, whose heads have widths of their own
     read: Callable[[HubConfig, int], dict[str, Any]] = lambda config, layers: {}
     write: Callable[[ModelShape], dict[str, Any]] = lambda shape: {}
 
@@ -76,7 +83,7 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         read.count("hidden_size"),
         read.count("num_attention_heads"),
     )
-    width = read.count("head_dim", family.head_dim or hidden // heads)
+    width = 0 if family.latent else read.count("head_dim", family.head_dim or hidden // heads)
     ffn = read.count("intermediate_size")
     shape = ModelShape(
         layers=layers,
@@ -86,14 +93,17 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         ffn=ffn,
         vocab=read.count("vocab_size"),
         tied=read.flag("tie_word_embeddings", family.tied),
-        head_dim=None if width * heads == hidden else width,
         context=read.count("max_position_embeddings"),
-        rotary_width=read_rotary_width(read, width, family.rotated) if not family.full_every else 0,
+        rotary_width=0 if family.full_every else read_rotary_width(read, width, family.rotated),
         **_positions(read, family, layers),
         norm_eps=read.number("rms_norm_eps", family.norm_eps),
         norms=family.norms,
         qk_norm_whole=family.qk_norm_whole,
-        **{"qk_norm": family.qk_norm, "attention_bias": family.qkv_bias}
+        **{
+            "head_dim": None if width * heads == hidden else width,
+            "qk_norm": family.qk_norm,
+            "attention_bias": family.qkv_bias,
+        }
         | family.read(read, layers),
     )
     _refuse_misfit(shape)
@@ -147,8 +157,6 @@ def _family(config: dict[str, Any]) -> ModelFamily:
 
 
 _HINTS = {
-    "deepseek_v2": " Latent attention is not built.",
-    "deepseek_v3": " Latent attention is not built.",
     "gemma3": " It sees images too; save its language model alone, which is gemma3_text.",
 }
 
@@ -169,7 +177,7 @@ def _refuse_foreign(config: HubConfig, family: ModelFamily) -> None:
 def _refuse_misfit(shape: ModelShape) -> None:
     if beyond := shape.beyond_bounds():
         raise Unsupported(f"{beyond[0]}: {beyond[1]}, which no model has")
-    if not shape.head_width:
+    if not shape.head_width and not shape.kv_rank:
         raise Unsupported(
             f"num_attention_heads = {shape.heads} is more than hidden_size = {shape.hidden}"
         )
@@ -178,12 +186,14 @@ def _refuse_misfit(shape: ModelShape) -> None:
             f"num_key_value_heads = {shape.kv_heads} does not divide num_attention_heads = "
             f"{shape.heads}"
         )
-    if shape.head_width % 2:
+    if shape.head_width % 2 and not shape.kv_rank:
         raise Unsupported(f"heads of width {shape.head_width}: rotary positions need an even one")
     if shape.experts_active > shape.experts:
         raise Unsupported(
             f"num_experts_per_tok = {shape.experts_active} of {shape.experts} experts"
         )
+    if problem := shape.routing_problem():
+        raise Unsupported(f"n_group and topk_group: {problem}")
 
 
 def _positions(config: HubConfig, family: ModelFamily, layers: int) -> dict[str, Any]:
@@ -346,6 +356,20 @@ FAMILIES: dict[str, ModelFamily] = {
         read=read_glm4_moe,
         write=write_glm4_moe,
     ),
+    "deepseek_v3": ModelFamily(
+        "DeepseekV3ForCausalLM",
+        routed=True,
+        latent=True,
+        read=read_deepseek_v3,
+        write=write_deepseek_v3,
+    ),
+    "deepseek_v2": ModelFamily(
+        "DeepseekV2ForCausalLM",
+        routed=True,
+        latent=True,
+        read=read_deepseek_v2,
+        write=write_deepseek_v2,
+    ),
 }
 _QWEN3_MOE = FAMILIES["qwen3_moe"]
 
@@ -396,7 +420,7 @@ def _lost_fields(shape: ModelShape, family: str) -> list[str]:
 
 def _plain(shape: ModelShape) -> ModelShape:
     """Return a shape without values that make no difference: derived widths, unused ones."""
-    own_width = shape.head_width * shape.heads != shape.hidden
+    own_width = not shape.kv_rank and shape.head_width * shape.heads != shape.hidden
     dense = not shape.moe or shape.dense_layers
     return replace(
         shape,

@@ -11,6 +11,7 @@ from penstock.catalog.rope import (
     LongScaling,
     RopeScaling,
     YarnScaling,
+    yarn_mscale,
 )
 from penstock.catalog.shapes import ModelShape
 from penstock.untrusted import preview
@@ -51,7 +52,7 @@ def read_rotary_width(config: HubConfig, width: int, usual: float) -> int:
 
 def check_rotations(shape: ModelShape) -> None:
     """Refuse a longrope scaling that has not one factor for each rotation."""
-    scaling, rotations = shape.rope_scaling, (shape.rotary_width or shape.head_width) // 2
+    scaling, rotations = shape.rope_scaling, shape.rotated_channels // 2
     if not isinstance(scaling, LongScaling):
         return
     for name, factors in (("short_factor", scaling.short), ("long_factor", scaling.long)):
@@ -119,18 +120,22 @@ def _read_llama3(config: HubConfig, rope: HubConfig) -> Llama3Scaling:
 
 
 def _read_yarn(config: HubConfig, rope: HubConfig) -> YarnScaling:
-    for name in ("mscale", "mscale_all_dim"):
-        if rope.has(name):
-            raise Unsupported(f'{name} of rope_type "yarn" is not built; write attention_factor')
     rope.require("truncate", True, True)
     factor = rope.number("factor")
-    usual = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    mscale, mscale_all = (
+        rope.number(name) if rope.positive(name) else 0.0 for name in ("mscale", "mscale_all_dim")
+    )
+    usual = yarn_mscale(factor)
+    if mscale and mscale_all:
+        usual = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all)
     scaling = YarnScaling(
         factor=factor,
         fast=rope.number("beta_fast", 32.0),
         slow=rope.number("beta_slow", 1.0),
         original=_original(config, rope),
         amplitude=rope.number("attention_factor", usual),
+        mscale=mscale,
+        mscale_all=mscale_all,
     )
     if scaling.fast <= scaling.slow:
         raise Unsupported(f"beta_slow = {scaling.slow:g} is not below beta_fast = {scaling.fast:g}")
@@ -179,6 +184,8 @@ def write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
                 "beta_slow": scaling.slow,
                 "attention_factor": scaling.amplitude,
             }
+            told = {"mscale": scaling.mscale, "mscale_all_dim": scaling.mscale_all}
+            values |= {name: value for name, value in told.items() if value}
         case LinearScaling():
             return {"rope_type": "linear", "factor": scaling.factor}
         case LongScaling():

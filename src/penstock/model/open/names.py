@@ -21,6 +21,11 @@ _PARTS = {
     "attention.out": "self_attn.o_proj",
     "attention.q_norm": "self_attn.q_norm",
     "attention.k_norm": "self_attn.k_norm",
+    "attention.q_down": "self_attn.q_a_proj",
+    "attention.q_down_norm": "self_attn.q_a_layernorm",
+    "attention.kv_down": "self_attn.kv_a_proj_with_mqa",
+    "attention.kv_down_norm": "self_attn.kv_a_layernorm",
+    "attention.kv": "self_attn.kv_b_proj",
     "ffn.gate": "mlp.gate_proj",
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
@@ -76,20 +81,13 @@ class TensorLocation:
 
 def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """Return the dimensions of every tensor of a model, by our name."""
-    hidden, width = shape.hidden, shape.head_width
+    hidden = shape.hidden
     found: dict[str, tuple[int, ...]] = {"embed.weight": (shape.vocab, hidden)}
     for index in range(shape.layers):
         at = f"layers.{index}"
         found |= {f"{at}.{norm}.weight": (hidden,) for norm in _NORMS[shape.norms]}
-        for name, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
-            found[f"{at}.attention.{name}.weight"] = (heads * width, hidden)
-            if shape.attention_bias:
-                found[f"{at}.attention.{name}.bias"] = (heads * width,)
-        found[f"{at}.attention.out.weight"] = (hidden, shape.heads * width)
-        if shape.qk_norm:
-            q, k = (shape.heads, shape.kv_heads) if shape.qk_norm_whole else (1, 1)
-            found[f"{at}.attention.q_norm.weight"] = (q * width,)
-            found[f"{at}.attention.k_norm.weight"] = (k * width,)
+        attention = _latent_shapes(shape) if shape.kv_rank else _attention_shapes(shape)
+        found |= {f"{at}.attention.{name}": size for name, size in attention.items()}
         if shape.moe and index >= shape.dense_layers:
             found |= _moe_shapes(shape, f"{at}.ffn")
         else:
@@ -98,6 +96,36 @@ def tensor_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     if not shape.tied:
         found["head.weight"] = (shape.vocab, hidden)
     return found
+
+
+def _attention_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    hidden, width = shape.hidden, shape.head_width
+    found: dict[str, tuple[int, ...]] = {}
+    for name, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
+        found[f"{name}.weight"] = (heads * width, hidden)
+        if shape.attention_bias:
+            found[f"{name}.bias"] = (heads * width,)
+    found["out.weight"] = (hidden, shape.heads * width)
+    if shape.qk_norm:
+        q, k = (shape.heads, shape.kv_heads) if shape.qk_norm_whole else (1, 1)
+        found |= {"q_norm.weight": (q * width,), "k_norm.weight": (k * width,)}
+    return found
+
+
+def _latent_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    hidden, heads, queries = shape.hidden, shape.heads, shape.heads * shape.score_channels
+    found: dict[str, tuple[int, ...]] = {"q.weight": (queries, shape.q_rank or hidden)}
+    if shape.q_rank:
+        found |= {
+            "q_down.weight": (shape.q_rank, hidden),
+            "q_down_norm.weight": (shape.q_rank,),
+        }
+    return found | {
+        "kv_down.weight": (shape.kv_rank + shape.rope_dim, hidden),
+        "kv_down_norm.weight": (shape.kv_rank,),
+        "kv.weight": (heads * (shape.nope_dim + shape.v_dim), shape.kv_rank),
+        "out.weight": (hidden, heads * shape.v_dim),
+    }
 
 
 def tensor_locations(name: str, shape: ModelShape, family: str) -> list[TensorLocation]:
@@ -118,6 +146,8 @@ def tensor_locations(name: str, shape: ModelShape, family: str) -> list[TensorLo
     if family in _FUSED and (fused := _fused_location(f"{at}.", stem, shape)):
         return [fused]
     theirs = {**_PARTS, **_NORMS[shape.norms]}[stem]
+    if stem == "attention.q" and shape.q_rank:
+        theirs = "self_attn.q_b_proj"
     return [TensorLocation((f"{at}.{theirs}.{kind}",))]
 
 

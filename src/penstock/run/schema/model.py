@@ -236,8 +236,10 @@ def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     if shape.heads % shape.kv_heads:
         what = f"{shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly"
         problems.append(("kv_heads", f"{what}; write a divisor of {shape.heads}"))
-    if shape.kv_rank:
-        pass  # latent attention has head widths of its own
+    if shape.kv_rank:  # latent attention has head widths of its own
+        if shape.kv_heads != shape.heads:
+            what = f"latent attention has as many as heads = {shape.heads}"
+            problems.append(("kv_heads", f"{what}; write kv_heads = {shape.heads}"))
     elif not shape.head_dim and shape.hidden % shape.heads:
         what = f"not a multiple of heads = {shape.heads}"
         problems.append(
@@ -249,6 +251,8 @@ def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     if shape.moe and not 0 < shape.experts_active <= shape.experts:
         what = f"a token visits between 1 and {shape.experts} experts"
         problems.append(("experts_active", f"{what}; write one of these"))
+    if shape.moe and (told := shape.routing_problem()):
+        problems.append(("experts", f"{told}; write the preset's, or another preset"))
     if shape.moe and not shape.expert_ffn:
         problems.append(("expert_ffn", "experts need a width; write one such as 1024"))
     if not shape.ffn and (not shape.moe or shape.dense_layers):

@@ -5,6 +5,7 @@ gathering the sequence, works with this rank's part of its matrices and ends in 
 ranks of which each keeps its part of the sequence:
 
     q, k, v, gate, up        cut by outputs: each rank has some heads, some of the inner width
+    kv                       of latent attention, the same; q_down and kv_down are whole, as routers
     out, down                cut by inputs: what comes out is a part of the sum
     embed, head              cut by words; the cross-entropy of the parts needs two numbers a token
     norms, router            whole on every rank, which sees some of the tokens or of the heads, so
@@ -43,7 +44,7 @@ from penstock.train.world.world import World
 
 BY_OUTPUTS = {"weight": Shard(0), "bias": Shard(0), "adapter_b": Shard(0)}
 BY_INPUTS = {"weight": Shard(1), "adapter_a": Shard(1)}
-CUTS = dict.fromkeys(("q", "k", "v", "gate", "up", "embed", "head"), BY_OUTPUTS)
+CUTS = dict.fromkeys(("q", "k", "v", "kv", "gate", "up", "embed", "head"), BY_OUTPUTS)
 CUTS |= dict.fromkeys(("out", "down"), BY_INPUTS)
 ROWS = 2048  # tokens whose logits are in full precision at once
 
