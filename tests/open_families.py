@@ -172,6 +172,20 @@ MOE |= {
         {**_LATENT, "norm_topk_prob": False, "q_lora_rank": None, "first_k_dense_replace": 1},
     ),
 }
+_GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+_UNTRUNCATED = _YARN | {"truncate": False, "rope_theta": 1.5e5}
+MOE |= {
+    "gpt-oss": ("gpt_oss", {**_GPT_OSS, "sliding_window": 7, "rope_parameters": _UNTRUNCATED}),
+    "gpt-oss-plain": (
+        "gpt_oss",
+        {
+            **_GPT_OSS,
+            "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+}
 ALL = DENSE | MOE
 
 
@@ -261,7 +275,7 @@ def _rotary_pairs(q: Tensor, k: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _router(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    logits = F.linear(x.reshape(-1, x.shape[-1]), self.weight)
+    logits = F.linear(x.reshape(-1, x.shape[-1]), self.weight, getattr(self, "bias", None))
     groups = getattr(self, "num_group", None) or 1
     if hasattr(self, "e_score_correction_bias"):
         scores = logits.sigmoid()

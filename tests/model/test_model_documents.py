@@ -20,7 +20,9 @@ SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
 LATENT = replace(
     SMALL, kv_heads=4, q_rank=12, kv_rank=10, rope_dim=4, nope_dim=6, v_dim=5, rope_pairs=True
 )
-KINDS = {"usual": SMALL, "qk_norm": replace(SMALL, qk_norm=True), "latent": LATENT}
+SINKS = replace(SMALL, sinks=True, window=3, full_layers=(1,), out_bias=True)
+QK_NORM = replace(SMALL, qk_norm=True)
+KINDS = {"usual": SMALL, "qk_norm": QK_NORM, "latent": LATENT, "sinks": SINKS}
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 

@@ -41,6 +41,7 @@ class YarnScaling:
     amplitude: float
     mscale: float = 0.0
     mscale_all: float = 0.0
+    truncated: bool = True  # the mixture begins and ends at whole channels
 
     @property
     def score_scale(self) -> float:

@@ -60,9 +60,11 @@ class ModelShape:
     qk_norm: bool = False  # RMSNorm on queries and keys, head by head
     qk_norm_whole: bool = False  # that norm is over all heads together
     attention_bias: bool = False  # biases on q, k, v
+    out_bias: bool = False  # a bias on attention's output
+    sinks: bool = False  # each head has a learned score that no key has: it only takes weight away
     score_width: int = 0  # scores are divided by the root of this; 0: by that of the head's width
     embed_scaled: bool = False  # embedded tokens are multiplied by the root of the hidden width
-    activation: str = "silu"  # of the feed-forward gate: "silu", or "gelu_tanh"
+    activation: str = "silu"  # of the feed-forward gate: "silu", "gelu_tanh", or "clamped"
     gated: bool = True  # SwiGLU, three matrices; False: an older block with two (GPT, MPT)
     # Mixture of experts: 0 experts is a dense model.
     experts: int = 0  # routed experts per MoE layer
@@ -75,6 +77,7 @@ class ModelShape:
     routed_scale: float = 1.0  # what the routed experts give is multiplied by this
     expert_groups: int = 0  # a token's experts come from some of these groups; 0: from all experts
     groups_active: int = 0  # groups that a token chooses from
+    expert_bias: bool = False  # biases on the router and on the matrices of routed experts
     # Multi-head latent attention (DeepSeek): 0 kv_rank is ordinary attention.
     q_rank: int = 0  # 0: full-rank query
     kv_rank: int = 0
@@ -156,8 +159,8 @@ class ModelShape:
         As if no token were masked for being later: `sequence` without a window. A window's tokens
         count by what is visible, twice.
         """
-        full = len(self.full_layers)
-        if not full or sequence <= self.window:
+        full = sum(layer < self.layers for layer in self.full_layers)
+        if not self.full_layers or sequence <= self.window:
             return sequence
         windowed = self.window * (2 - self.window / sequence)
         return (full * sequence + (self.layers - full) * windowed) / self.layers
@@ -194,7 +197,8 @@ class ModelShape:
         q, kv = n * self.head_width, self.kv_heads * self.head_width
         weights = h * q + 2 * h * kv + q * h
         bias = q + 2 * kv if self.attention_bias else 0
-        return weights + bias + self.qk_norm_params()
+        bias += h if self.out_bias else 0
+        return weights + bias + self.qk_norm_params() + (n if self.sinks else 0)
 
     def qk_norm_params(self) -> int:
         """Return the parameters of the norms on queries and keys of one layer."""
@@ -216,7 +220,14 @@ class ModelShape:
         return (
             matrices * self.hidden * self.expert_ffn * (routed + self.shared_experts)
             + self.hidden * self.experts
+            + self.expert_bias_params(routed)
         )
+
+    def expert_bias_params(self, routed: int) -> int:
+        """Return the biases of a layer's router and of so many routed experts."""
+        if not self.expert_bias:
+            return 0
+        return self.experts + routed * (self.hidden + (2 if self.gated else 1) * self.expert_ffn)
 
     def embedding_params(self) -> int:
         """Return the parameters of the input embedding, which a tied head shares."""

@@ -6,6 +6,7 @@ Shape suffixes: b batch, s sequence, h heads, k kv heads, e head width, n blocks
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,7 +90,18 @@ def flex_attend(
     return run(q_bhse, k_bkse, v_bkse, block_mask=mask, scale=scale, enable_gqa=grouped)
 
 
+def flex_attend_with_sums(
+    q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: BlockMask, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Compute attention, and the logarithm of each row's sum of exponents, with gradients."""
+    run = flex_attention if torch.compiler.is_compiling() else _compiled()
+    grouped = q_bhse.shape[1] != k_bkse.shape[1]
+    return run(
+        q_bhse, k_bkse, v_bkse, block_mask=mask, scale=scale, enable_gqa=grouped, return_lse=True
+    )
+
+
 @cache
-def _compiled() -> Callable[..., Tensor]:
+def _compiled() -> Callable[..., Any]:
     """Compile FlexAttention: without that it would compute and store all scores."""
     return torch.compile(flex_attention)

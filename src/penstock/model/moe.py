@@ -40,8 +40,11 @@ class MoE(nn.Module):
         self.sigmoid = shape.router == "sigmoid"
         self.normalised, self.scale = shape.router_normalised, shape.routed_scale
         self.groups, self.groups_active = shape.expert_groups, shape.groups_active
-        self.router = Router(shape.hidden, shape.experts)
-        self.experts = Experts(shape.experts, shape.hidden, shape.expert_ffn)
+        self.router = Router(shape.hidden, shape.experts, shape.expert_bias)
+        clamped = shape.activation == "clamped"
+        self.experts = Experts(
+            shape.experts, shape.hidden, shape.expert_ffn, shape.expert_bias, clamped
+        )
         shared = shape.shared_experts * shape.expert_ffn
         self.shared = SwiGLU(shape.hidden, shared) if shared else None
         self.register_buffer("balance", torch.zeros(shape.experts))
@@ -111,14 +114,16 @@ class Router(nn.Module):
     order in every layout.
     """
 
-    def __init__(self, hidden: int, experts: int) -> None:
+    def __init__(self, hidden: int, experts: int, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, hidden))
+        self.bias = nn.Parameter(torch.zeros(experts)) if bias else None
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x_td: Tensor) -> Tensor:
         wide = torch.promote_types(x_td.dtype, torch.float32)
-        return F.linear(x_td.to(wide), self.weight.to(wide))
+        bias = None if self.bias is None else self.bias.to(wide)
+        return F.linear(x_td.to(wide), self.weight.to(wide), bias)
 
 
 class CountTokens(torch.autograd.Function):

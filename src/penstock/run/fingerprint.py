@@ -29,6 +29,9 @@ _SHAPE_CAME_LATER = {
     "norm_offset": False,
     "norms": "before",
     "score_width": 0,
+    "out_bias": False,
+    "sinks": False,
+    "expert_bias": False,
     "embed_scaled": False,
     "activation": "silu",
     "qk_norm_whole": False,
@@ -40,7 +43,7 @@ _SHAPE_CAME_LATER = {
     "groups_active": 0,
     "architecture": "",
 }
-_ROPE_CAME_LATER = {"mscale": 0.0, "mscale_all": 0.0}
+_ROPE_CAME_LATER = {"mscale": 0.0, "mscale_all": 0.0, "truncated": True}
 _TRAIN_CAME_LATER = {
     "muon_momentum": 0.95,
     "weights": "fp32",

@@ -97,6 +97,12 @@ DEEPSEEK2 = DEEPSEEK3 | {
     "norm_topk_prob": False,
     "topk_method": "group_limited_greedy",
 }
+GPT_OSS = SMALL | {
+    "model_type": "gpt_oss",
+    "num_local_experts": 16,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 4,
+}
 OLMO2 = SMALL | {"model_type": "olmo2"}
 OLMO3 = SMALL | {"model_type": "olmo3", "sliding_window": 64}
 GEMMA3 = SMALL | {"model_type": "gemma3_text", "num_key_value_heads": 4, "sliding_window": 64}
@@ -121,6 +127,7 @@ OF = {
         GLM4_MOE,
         DEEPSEEK3,
         DEEPSEEK2,
+        GPT_OSS,
     )
 }
 
@@ -252,6 +259,26 @@ def test_mscale_of_yarn_scales_rotations_and_scores() -> None:
     assert alone.score_scale == 1
 
 
+def test_gpt_oss_has_a_window_in_every_second_layer_and_its_own_scaling() -> None:
+    shape = shape_of(GPT_OSS)
+    assert (shape.window, shape.full_layers, shape.window_theta) == (128, (1, 3), 0.0)
+    assert (shape.sinks, shape.attention_bias, shape.out_bias, shape.expert_bias) == (True,) * 4
+    assert (shape.activation, shape.expert_ffn, shape.head_width) == ("clamped", 128, 64)
+    # What its class has where a config is silent, or says null.
+    scaling = YarnScaling(32.0, 32.0, 1.0, 4096, pytest.approx(1.3465736), truncated=False)
+    assert shape.rope_scaling == shape_of(GPT_OSS | {"rope_scaling": None}).rope_scaling == scaling
+    assert [kind.rope_scaling for kind in shape.attention_kinds] == [scaling, scaling]
+    plain = shape_of(GPT_OSS | {"rope_parameters": PLAIN})
+    assert (plain.rope_theta, plain.rope_scaling) == (1e4, None)
+
+
+def test_quantised_weights_are_refused_with_the_way_to_others() -> None:
+    with pytest.raises(PenstockError, match=r"Mxfp4Config\(dequantize=True\)"):
+        shape_of(GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}})
+    with pytest.raises(PenstockError, match=r"FineGrainedFP8Config\(dequantize=True\)"):
+        shape_of(DEEPSEEK3 | {"quantization_config": {"quant_method": "fp8"}})
+
+
 def test_windows_cost_less() -> None:
     usual = shape_of(OLMO3)
     assert usual.attended_tokens(64) == 64
@@ -304,7 +331,11 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
         (SMALL | {"rope_scaling": {"type": "linear", "factor": 2.0}}, '"linear"'),
         (SMALL | {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, '"dynamic"'),
         (SMALL | {"rope_parameters": YARN | {"mscale": "1"}}, "mscale"),
-        (SMALL | {"rope_parameters": YARN | {"truncate": False}}, "truncate = False"),
+        (OLMO3 | {"rope_scaling": YARN | {"truncate": False}}, "truncate = False"),
+        (GPT_OSS | {"swiglu_limit": 5.0}, "swiglu_limit = 5.0"),
+        (GPT_OSS | {"attention_bias": False}, "attention_bias = False"),
+        (GPT_OSS | {"sliding_window": None}, "sliding_window = null"),
+        (GPT_OSS | {"rope_parameters": {"full_attention": PLAIN}}, "rope_parameters"),
         (SMALL | {"rope_parameters": YARN | {"beta_slow": 32.0}}, "beta_slow = 32"),
         (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30"),
         (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50"),
@@ -399,18 +430,21 @@ def shapes(draw: st.DrawFn) -> tuple[str, ModelShape]:
         shape = replace(shape, window=0 if len(full) == layers else 77)
         if len(full) < layers:
             shape = replace(shape, full_layers=tuple(sorted(full)))
-        if not full:
+        if not full and has.rope is None:
             shape = replace(shape, rope_scaling=None)
-        if shape.full_layers and (shape.rope_scaling or draw(st.booleans())):
+        if has.rope is None and shape.full_layers and (shape.rope_scaling or draw(st.booleans())):
             shape = replace(shape, window_theta=shape.rope_theta + 1)
-    if has.bias_told:
+    if family == "gpt_oss":
+        own = {"out_bias": True, "sinks": True, "expert_bias": True, "activation": "clamped"}
+        shape = replace(shape, **own)
+    elif has.bias_told:
         told = {"qk_norm": draw(st.booleans()), "attention_bias": draw(st.booleans())}
         shape = replace(shape, **told)
     if has.routed:
         experts = draw(st.integers(2, 8))
         active = draw(st.integers(1, experts))
         shape = replace(shape, experts=experts, experts_active=active, expert_ffn=40)
-        if family == "mixtral":
+        if family in ("mixtral", "gpt_oss"):
             return family, replace(shape, ffn=40)
         dense = draw(st.integers(0, layers - 1))
         shape = replace(shape, dense_layers=dense, router_normalised=draw(st.booleans()))

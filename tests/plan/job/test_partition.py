@@ -38,6 +38,18 @@ LATENT = replace(
 )
 
 
+BIASED = replace(
+    SPARSE,
+    shared_experts=0,
+    dense_layers=0,
+    attention_bias=True,
+    out_bias=True,
+    sinks=True,
+    expert_bias=True,
+    activation="clamped",
+)
+
+
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[ModelShape, int, int]:
     """A model that the trainer builds, a number of stages and of pieces of a stage."""
@@ -48,7 +60,9 @@ def cuts(draw: st.DrawFn) -> tuple[ModelShape, int, int]:
     )
     if not shape.kv_rank:
         shape = replace(shape, qk_norm=draw(st.booleans()), attention_bias=draw(st.booleans()))
-    if shape.moe:
+    if draw(st.booleans()):
+        shape = replace(BIASED, layers=shape.layers, tied=shape.tied)
+    elif shape.moe:
         shape = replace(shape, dense_layers=draw(st.integers(0, shape.layers)))
     pipeline = draw(st.integers(1, shape.layers))
     most = shape.layers // pipeline if pipeline > 1 else 1
@@ -105,7 +119,7 @@ def test_the_stages_together_hold_the_model_once_and_a_copy_of_a_tied_table(
     assert held == shape.params() + copies * shape.embedding_params()
 
 
-@pytest.mark.parametrize("shape", [DENSE, SPARSE, LATENT], ids=["dense", "sparse", "latent"])
+@pytest.mark.parametrize("shape", [DENSE, SPARSE, LATENT, BIASED])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_a_tensor_rank_holds_in_the_models_what_it_holds_in_the_trainer(
     shape: ModelShape, tensor: int

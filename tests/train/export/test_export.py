@@ -87,6 +87,7 @@ LATENT = {  # a preset, smaller
     "model.expert_ffn": 16,
     "model.dense_layers": 1,
 }
+GPT_OSS = {**LATENT, "model.kv_heads": 2, "model.head_dim": 16, "model.dense_layers": None}
 DEEPSEEK = {
     "model.router": "sigmoid",
     "model.qk_norm": True,
@@ -107,6 +108,7 @@ DEEPSEEK = {
         ("qwen3_moe", {**EXPERTS, "model.qk_norm": True}),
         ("dots1", {**EXPERTS, **DEEPSEEK}),
         ("deepseek_v3", {**LATENT, "model.preset": "deepseek-v3"}),
+        ("gpt_oss", {**GPT_OSS, "model.preset": "gpt-oss-20b", "train.balance_rate": 0}),
         ("deepseek_v2", {**LATENT, "model.preset": "deepseek-v2", "train.balance_rate": 0}),
     ],
 )

@@ -21,6 +21,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm-4.5": {},
     "deepseek-v3": {},
     "deepseek-v2": {},
+    "gpt-oss": {},
 }
 LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "olmo3": [
@@ -37,6 +38,13 @@ LAYOUTS: dict[str, list[dict[str, Any]]] = {
         {"context": 2},
         {"pipeline": 2},
         {"shard": 2, "expert": 2, "recompute": "selective"},
+    ],
+    "gpt-oss": [
+        {"tensor": 2},
+        {"context": 2},
+        {"pipeline": 2},
+        {"shard": 2, "expert": 2},
+        {"shard": 2, "recompute": "selective"},
     ],
     "deepseek-v2": [{"replicate": 2}, {"shard": 2, "recompute": "full"}, {"tensor": 2}],
 }

@@ -29,6 +29,7 @@ from penstock.catalog.open.experts import (
     write_mixtral,
     write_qwen3_moe,
 )
+from penstock.catalog.open.gpt_oss import GPT_OSS_ROPE, read_gpt_oss, write_gpt_oss
 from penstock.catalog.open.rope import (
     USUAL_KINDS,
     check_rotations,
@@ -61,6 +62,7 @@ class ModelFamily:
     scalings: tuple[str, ...] = USUAL_KINDS  # kinds of rope scaling
     rotated: float = 0.0  # share of a head's channels that is rotated; 0: all, and no other
     window_theta: float = 0.0  # with `full_every`: base of the layers with a window
+    rope: dict[str, Any] | None = None  # with `full_every`: usual one of both kinds of layer
     norms: str = "before"
     qk_norm: bool = False
     qk_norm_whole: bool = False
@@ -156,6 +158,13 @@ def _family(config: dict[str, Any]) -> ModelFamily:
     )
 
 
+# How to get weights in 16 bits where the makers publish none.
+_DEQUANTISE = {
+    "gpt_oss": ". To get bf16 weights, load it in transformers with quantization_config="
+    'Mxfp4Config(dequantize=True) and dtype="bfloat16", and save it with save_pretrained',
+    "deepseek_v3": ". To get bf16 weights, load it in transformers with quantization_config="
+    'FineGrainedFP8Config(dequantize=True) and dtype="bfloat16", and save it with save_pretrained',
+}
 _HINTS = {
     "gemma3": " It sees images too; save its language model alone, which is gemma3_text.",
 }
@@ -167,6 +176,7 @@ def _refuse_foreign(config: HubConfig, family: ModelFamily) -> None:
         raise Unsupported(
             "quantization_config: the weights are quantised, which cannot be trained; take the "
             'unquantised model, and [model.adapter] kind = "qlora" to quantise it here'
+            + _DEQUANTISE.get(config.text("model_type", ""), "")
         )
     config.require("hidden_act", family.hidden_act, family.hidden_act)
     config.require("mlp_bias", False, False)
@@ -202,10 +212,16 @@ def _positions(config: HubConfig, family: ModelFamily, layers: int) -> dict[str,
         theta, scaling = read_rope(config, family.theta, family.scalings)
         window = _window(config, family, layers)
         return {"rope_theta": theta, "rope_scaling": scaling, "window": window}
+    window, full = read_window_pattern(config, layers, family.window, family.full_every)
+    if family.rope is not None:
+        if not config.has("rope_scaling") and not config.has("rope_parameters"):
+            config = config.merged(HubConfig({"rope_scaling": family.rope}))
+        theta, scaling = read_rope(config, family.theta, family.scalings)
+        told = {"rope_theta": theta, "rope_scaling": scaling}
+        return {**told, "window": window, "full_layers": full}
     theta, scaling, local = read_layered_rope(
         config, family.theta, family.window_theta, family.scalings
     )
-    window, full = read_window_pattern(config, layers, family.window, family.full_every)
     return {
         "rope_theta": theta if full or not window else local or theta,
         "rope_scaling": scaling if full or not window else None,
@@ -346,6 +362,20 @@ FAMILIES: dict[str, ModelFamily] = {
     ),
     "dots1": ModelFamily(
         "Dots1ForCausalLM", qk_norm=True, routed=True, read=read_dots1, write=write_dots1
+    ),
+    "gpt_oss": ModelFamily(
+        "GptOssForCausalLM",
+        theta=150_000.0,
+        norm_eps=1e-5,
+        window=128,
+        full_every=2,
+        rope=GPT_OSS_ROPE,
+        head_dim=64,
+        qkv_bias=True,
+        bias_told=True,
+        routed=True,
+        read=read_gpt_oss,
+        write=write_gpt_oss,
     ),
     "glm4_moe": ModelFamily(
         "Glm4MoeForCausalLM",

@@ -78,6 +78,7 @@ def read_layered_rope(
     near = whole.table(SLIDING)
     for table in (config, full, near):
         table.require("partial_rotary_factor", 1.0, 1.0)
+    full.require("truncate", True, True)  # which transformers does not read in such a table
     given = config.number("rope_theta", theta)
     full_theta, scaling = _base_and_scaling(config, full, given, kinds)
     local = near.number("rope_theta", config.number("rope_local_base_freq", window_theta))
@@ -120,7 +121,6 @@ def _read_llama3(config: HubConfig, rope: HubConfig) -> Llama3Scaling:
 
 
 def _read_yarn(config: HubConfig, rope: HubConfig) -> YarnScaling:
-    rope.require("truncate", True, True)
     factor = rope.number("factor")
     mscale, mscale_all = (
         rope.number(name) if rope.positive(name) else 0.0 for name in ("mscale", "mscale_all_dim")
@@ -136,6 +136,7 @@ def _read_yarn(config: HubConfig, rope: HubConfig) -> YarnScaling:
         amplitude=rope.number("attention_factor", usual),
         mscale=mscale,
         mscale_all=mscale_all,
+        truncated=rope.flag("truncate", True),
     )
     if scaling.fast <= scaling.slow:
         raise Unsupported(f"beta_slow = {scaling.slow:g} is not below beta_fast = {scaling.fast:g}")
@@ -186,6 +187,8 @@ def write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
             }
             told = {"mscale": scaling.mscale, "mscale_all_dim": scaling.mscale_all}
             values |= {name: value for name, value in told.items() if value}
+            if not scaling.truncated:
+                values["truncate"] = False
         case LinearScaling():
             return {"rope_type": "linear", "factor": scaling.factor}
         case LongScaling():
@@ -204,17 +207,21 @@ def write_layered_rope(shape: ModelShape) -> dict[str, Any]:
     """Return the fields of a model with two kinds of layer."""
     scaling = write_scaling(shape.rope_scaling) or {"rope_type": "default"}
     local = shape.window_theta or shape.rope_theta
-    kinds = [FULL, SLIDING] if shape.full_layers or not shape.window else [SLIDING]
-    types = [kinds[shape.attention_kind(layer)] for layer in range(shape.layers)]
     return {
         "rope_parameters": {
             FULL: {**scaling, "rope_theta": shape.rope_theta},
             SLIDING: {"rope_type": "default", "rope_theta": local},
         },
         "rope_scaling": None,
-        "sliding_window": shape.window or None,
-        "layer_types": types,
+        **write_window_pattern(shape),
     }
+
+
+def write_window_pattern(shape: ModelShape) -> dict[str, Any]:
+    """Return which layers have a window."""
+    kinds = [FULL, SLIDING] if shape.full_layers or not shape.window else [SLIDING]
+    types = [kinds[shape.attention_kind(layer)] for layer in range(shape.layers)]
+    return {"sliding_window": shape.window or None, "layer_types": types}
 
 
 def read_layer_types(config: HubConfig) -> list[str]:

@@ -132,7 +132,9 @@ class ModelSection(Section):
                 return None
         given = self.given()
         if self.preset:
-            return replace(preset(self.preset), **given)  # type: ignore[arg-type]
+            shape = replace(preset(self.preset), **given)  # type: ignore[arg-type]
+            full = tuple(layer for layer in shape.full_layers if layer < shape.layers)
+            return replace(shape, full_layers=full or shape.full_layers)
         return ModelShape(**({"kv_heads": self.heads, "ffn": 0, "vocab": 0} | given))  # type: ignore[arg-type]
 
     def shape(self, vocab: int | None) -> ModelShape:
@@ -251,6 +253,11 @@ def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     if shape.moe and not 0 < shape.experts_active <= shape.experts:
         what = f"a token visits between 1 and {shape.experts} experts"
         problems.append(("experts_active", f"{what}; write one of these"))
+    if shape.activation == "clamped" and (
+        not shape.moe or shape.dense_layers or shape.shared_experts
+    ):
+        what = "only routed experts have the clamped gate of this preset"
+        problems.append(("experts", f"{what}; write no dense_layers and no shared_experts"))
     if shape.moe and (told := shape.routing_problem()):
         problems.append(("experts", f"{told}; write the preset's, or another preset"))
     if shape.moe and not shape.expert_ffn:

@@ -125,6 +125,7 @@ def attend_gathered(
     v_boke: Tensor,
     mask: Mask,
     scale: float | None = None,
+    sinks_h: Tensor | None = None,
 ) -> Tensor:
     """Compute attention of this rank's queries to the keys of all ranks; keys and values are
     gathered together.
@@ -134,4 +135,4 @@ def attend_gathered(
         keys, values = gather_sequence(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
     else:  # latent attention, which has as many heads of one as of the other
         keys, values = gather_sequence(torch.cat((k_boke, v_boke), 3), mesh).split(widths, 3)
-    return attend(q_bohe, keys, values, mask, scale)
+    return attend(q_bohe, keys, values, mask, scale, sinks_h)
