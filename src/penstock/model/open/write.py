@@ -107,12 +107,14 @@ def _write_weights(
                 shards.add(theirs, kept)
                 continue
             size = place.stored_shape(tuple(tensor.shape))
-            whole, lack = fused.pop(theirs, None) or (torch.empty(size, dtype=wide), place.whole)
+            if theirs not in fused:
+                fused[theirs] = torch.empty(size, dtype=wide), place.whole
+            whole, lack = fused.pop(theirs)
             whole[place.index(())] = kept
-            if lack == place.held:
-                shards.add(theirs, whole)
-            else:
+            if lack > place.held:
                 fused[theirs] = whole, lack - place.held
+            else:
+                shards.add(theirs, whole)
     if missing:
         raise PenstockError(f"the model lacks {', '.join(sorted(missing)[:6])}: nothing is written")
     return shards.finish()

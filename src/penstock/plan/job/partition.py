@@ -156,7 +156,7 @@ def layer_matrices(shape: ModelShape, sparse: bool) -> tuple[Matrix, ...]:
 
 def _vector_params(shape: ModelShape, tensor: int) -> float:
     """Count the norms and biases of one layer on one tensor rank."""
-    norms = shape.block_norms * shape.hidden + shape.q_rank + shape.kv_rank
+    norms: float = shape.block_norms * shape.hidden + shape.q_rank + shape.kv_rank
     if shape.kv_rank:
         return norms
     norms += shape.qk_norm_params() + (shape.hidden if shape.out_bias else 0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.train.optim.adamw_kernel import FusedAdamW
 
 
-_EXPERT_BIAS = re.compile(r"\.experts\.\w+_bias$")  # one for each expert, and still no matrix
+_EXPERT_BIAS = re.compile(r"\bexperts\.\w+_bias$")  # one for each expert, and still no matrix
 
 
 class UpdateGroup(NamedTuple):

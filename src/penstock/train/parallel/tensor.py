@@ -85,7 +85,8 @@ def shard_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh
         module.register_parameter(name, nn.Parameter(part, param.requires_grad))
     if own:
         summed = cuts is BY_INPUTS and any(name == "bias" for name, _ in own)
-        module.__class__ = _with_local_parameters(type(module), mesh.size() if summed else 1)
+        ways = mesh.size() if summed else 1
+        module.__class__ = _with_local_parameters(type(module), ways)  # type: ignore[arg-type]
 
 
 class LocalParameters:
