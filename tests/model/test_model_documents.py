@@ -134,3 +134,16 @@ def test_a_module_with_a_loss_of_its_own_counts_the_same(share: float) -> None:
     assert own.isfinite()
     torch.testing.assert_close(own, ours)
     assert bool(own != 0) == (share > 0)
+
+
+def test_flex_attention_is_asked_only_for_what_it_has_kernels_for() -> None:
+    from penstock.model.document_attention import is_supported
+
+    def works(width: int, dtype: torch.dtype) -> bool:
+        return is_supported(torch.empty(1, 1, 1, width, dtype=dtype))
+
+    assert works(192, torch.bfloat16)  # latent attention
+    assert works(128, torch.float32)
+    assert not works(192, torch.float32)
+    assert not works(64, torch.float64)
+    assert not works(8, torch.bfloat16)

@@ -71,8 +71,12 @@ def _mask_function(
 
 
 def is_supported(q_bhse: Tensor) -> bool:
-    """Return whether FlexAttention has a kernel: not for fp64, nor for heads narrower than 16."""
-    return q_bhse.dtype != torch.float64 and q_bhse.shape[-1] >= 16
+    """Return whether FlexAttention has a kernel: not for fp64, nor for heads narrower than 16, nor
+    for heads of more than 512 bytes (192 channels in fp32), for which an H200 has too little shared
+    memory.
+    """
+    width = q_bhse.shape[-1]
+    return q_bhse.dtype != torch.float64 and width >= 16 and width * q_bhse.element_size() <= 512
 
 
 def dense_mask(mask: BlockMask, q_bhse: Tensor) -> Tensor:
