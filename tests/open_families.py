@@ -6,6 +6,7 @@ so that two implementations can be compared to 1e-10 and not only to what float3
 
 import json
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -117,6 +118,74 @@ MOE |= {
     ),
     "glm-4.5-air": ("glm4_moe", {**_GLM, "n_shared_experts": 2, "partial_rotary_factor": 0.25}),
 }
+_LATENT = {
+    **_EXPERTS,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 12,
+    "qk_rope_head_dim": 6,
+    "qk_nope_head_dim": 10,
+    "v_head_dim": 8,
+    "n_routed_experts": 8,
+    "routed_scaling_factor": 2.5,
+}
+_MSCALE = _YARN | {"rope_theta": 1e4, "mscale": 0.8, "mscale_all_dim": 0.6}
+MOE |= {
+    # Experts in four groups of two, of which a token chooses two.
+    "deepseek-v3": (
+        "deepseek_v3",
+        {
+            **_LATENT,
+            "n_group": 4,
+            "topk_group": 2,
+            "first_k_dense_replace": 1,
+            "rope_parameters": _MSCALE,
+        },
+    ),
+    "deepseek-v3-plain": (
+        "deepseek_v3",
+        {
+            **_LATENT,
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_interleave": False,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 2,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+        },
+    ),
+    "deepseek-v2": (
+        "deepseek_v2",
+        {
+            **_LATENT,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.5,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": _MSCALE | {"mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
+    "deepseek-v2-lite": (
+        "deepseek_v2",
+        {**_LATENT, "norm_topk_prob": False, "q_lora_rank": None, "first_k_dense_replace": 1},
+    ),
+}
+_GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+_UNTRUNCATED = _YARN | {"truncate": False, "rope_theta": 1.5e5}
+MOE |= {
+    "gpt-oss": ("gpt_oss", {**_GPT_OSS, "sliding_window": 7, "rope_parameters": _UNTRUNCATED}),
+    "gpt-oss-plain": (
+        "gpt_oss",
+        {
+            **_GPT_OSS,
+            "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+}
 ALL = DENSE | MOE
 
 
@@ -166,6 +235,10 @@ def in_double(model: nn.Module) -> nn.Module:
             module.forward = MethodType(_norm, module)
         elif kind.lower().endswith("topkrouter"):
             module.forward = MethodType(_router, module)
+        elif kind == "DeepseekV2RotaryEmbedding":
+            module.forward = MethodType(_angles, module)
+        elif kind == "DeepseekV2Attention":
+            import_module(type(module).__module__).apply_rotary_emb = _rotary_pairs
     model = model.double()
     for module in model.modules():
         if hasattr(module, "scalar_embed_scale"):
@@ -183,15 +256,40 @@ def _norm(self: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], self.weight, self.variance_epsilon)
 
 
+def _angles(self: Any, x: Tensor, position_ids: Tensor) -> Tensor:
+    """Theirs by cosine and sine, as all other families have them: `torch.polar` differs by a bit
+    of float32.
+    """
+    turn = position_ids.unsqueeze(-1).float() * self.inv_freq.float()
+    return torch.complex(turn.cos(), turn.sin()) * self.attention_scaling
+
+
+def _rotary_pairs(q: Tensor, k: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Theirs without the cast to float32."""
+
+    def turned(x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * angles.unsqueeze(1)).flatten(-2)
+
+    return turned(q), turned(k)
+
+
 def _router(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    logits = F.linear(x.reshape(-1, x.shape[-1]), self.weight)
+    logits = F.linear(x.reshape(-1, x.shape[-1]), self.weight, getattr(self, "bias", None))
+    groups = getattr(self, "num_group", None) or 1
     if hasattr(self, "e_score_correction_bias"):
         scores = logits.sigmoid()
-        chosen = (scores + self.e_score_correction_bias).topk(self.top_k, -1).indices
+        wanted = scores + self.e_score_correction_bias
+        best = wanted.unflatten(1, (groups, -1)).topk(2, -1).values.sum(-1)
     else:
-        scores = logits.softmax(-1)
-        chosen = scores.topk(self.top_k, -1).indices
+        scores = wanted = logits.softmax(-1)
+        best = scores.unflatten(1, (groups, -1)).amax(-1)
+    if groups > 1:
+        kept = torch.zeros_like(best).scatter(1, best.topk(self.topk_group, -1).indices, 1.0)
+        wanted = wanted.where(kept.repeat_interleave(wanted.shape[1] // groups, 1) > 0, -torch.inf)
+    chosen = wanted.topk(self.top_k, -1).indices
     weights = scores.gather(1, chosen)
-    if getattr(self, "norm_topk_prob", True):
+    v2 = type(self).__name__ == "DeepseekV2TopkRouter"  # which never makes them add up to one
+    if not v2 and getattr(self, "norm_topk_prob", True):
         weights = weights / weights.sum(-1, keepdim=True)
     return logits, weights * getattr(self, "routed_scaling_factor", 1.0), chosen

@@ -202,7 +202,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "model of another family": (["model.from=strange", *MODULE], "strangest"),
         "large model": (["model.preset=llama-405b", *MODULE], "parameters need"),
         "large model, raw data": (["model.preset=llama-405b", *MODULE, RAW], "parameters need"),
-        "latent attention": (["model.preset=deepseek-v3", *MODULE], "not built yet"),
+        "latent attention": (["model.preset=deepseek-v3", *MODULE], "parameters need"),
         "many ranks": ([f"cluster.accelerators={many}"], "only wait for each other"),
         "many ranks, raw data": ([f"cluster.accelerators={many}", RAW], "only wait for"),
         "tensor": (["layout.tensor=4", four], "does not divide the model's kv_heads of 2"),

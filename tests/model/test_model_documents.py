@@ -17,6 +17,12 @@ from penstock.train.parallel.runner import microbatch_loss
 
 CPU = torch.device("cpu")
 SMALL = ModelShape(layers=2, hidden=16, heads=4, kv_heads=2, ffn=24, vocab=50)
+LATENT = replace(
+    SMALL, kv_heads=4, q_rank=12, kv_rank=10, rope_dim=4, nope_dim=6, v_dim=5, rope_pairs=True
+)
+SINKS = replace(SMALL, sinks=True, window=3, full_layers=(1,), out_bias=True)
+QK_NORM = replace(SMALL, qk_norm=True)
+KINDS = {"usual": SMALL, "qk_norm": QK_NORM, "latent": LATENT, "sinks": SINKS}
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
@@ -35,10 +41,10 @@ def packed(sizes: list[int]) -> tuple[list[Tensor], Tensor, Tensor]:
     return documents, torch.cat(documents)[None], starts
 
 
-@given(lengths, st.booleans())
+@given(lengths, st.sampled_from(list(KINDS)))
 @settings(max_examples=25, deadline=None)
-def test_logits_are_those_of_each_document_alone(sizes: list[int], qk_norm: bool) -> None:
-    model = decoder(replace(SMALL, qk_norm=qk_norm))
+def test_logits_are_those_of_each_document_alone(sizes: list[int], kind: str) -> None:
+    model = decoder(KINDS[kind])
     documents, row, starts = packed(sizes)
     alone = torch.cat([model(document[None])[0] for document in documents])
     torch.testing.assert_close(model(row, starts)[0], alone, rtol=1e-11, atol=1e-11)
@@ -128,3 +134,16 @@ def test_a_module_with_a_loss_of_its_own_counts_the_same(share: float) -> None:
     assert own.isfinite()
     torch.testing.assert_close(own, ours)
     assert bool(own != 0) == (share > 0)
+
+
+def test_flex_attention_is_asked_only_for_what_it_has_kernels_for() -> None:
+    from penstock.model.document_attention import is_supported
+
+    def works(width: int, dtype: torch.dtype) -> bool:
+        return is_supported(torch.empty(1, 1, 1, width, dtype=dtype))
+
+    assert works(192, torch.bfloat16)  # latent attention
+    assert works(128, torch.float32)
+    assert not works(192, torch.float32)
+    assert not works(64, torch.float64)
+    assert not works(8, torch.bfloat16)

@@ -3,6 +3,7 @@
 `model/layers.py` computes the angles. `amplitude` multiplies cosines and sines.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -28,7 +29,8 @@ class YarnScaling:
     """YaRN's scaling (arXiv 2309.00071): as Llama 3.1's, but mixed by channel, not by rotation.
 
     The mixture begins at the channel that turns `fast` times in the `original` context, and ends at
-    the one that turns `slow` times.
+    the one that turns `slow` times. DeepSeek's `mscale` is a part of `amplitude`, and `mscale_all`
+    also scales the scores of latent attention.
     """
 
     kind: ClassVar[str] = "yarn"
@@ -37,6 +39,21 @@ class YarnScaling:
     slow: float
     original: int
     amplitude: float
+    mscale: float = 0.0
+    mscale_all: float = 0.0
+    truncated: bool = True  # the mixture begins and ends at whole channels
+
+    @property
+    def score_scale(self) -> float:
+        """What the scores of latent attention are multiplied by."""
+        return yarn_mscale(self.factor, self.mscale_all) ** 2 if self.mscale_all else 1.0
+
+
+def yarn_mscale(factor: float, weight: float = 1.0) -> float:
+    """Return the growth of queries and keys that YaRN proposes for a context `factor` times as
+    long.
+    """
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 @dataclass(frozen=True)

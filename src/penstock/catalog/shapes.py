@@ -23,6 +23,13 @@ LARGEST = {
     "expert_ffn": 1 << 24,
     "shared_experts": 1 << 16,
     "dense_layers": 10_000,
+    "expert_groups": 1 << 16,
+    "groups_active": 1 << 16,
+    "q_rank": 1 << 20,
+    "kv_rank": 1 << 20,
+    "rope_dim": 1 << 16,
+    "nope_dim": 1 << 16,
+    "v_dim": 1 << 16,
 }
 LARGEST_ALL_EXPERTS = 1 << 20  # of all layers together
 
@@ -45,6 +52,7 @@ class ModelShape:
     rope_theta: float = 10_000.0
     rope_scaling: RopeScaling | None = None
     rotary_width: int = 0  # channels of a head that are rotated, the first ones; 0: all
+    rope_pairs: bool = False  # neighbours turn together, not a channel and one half a head away
     window_theta: float = 0.0  # layers with a window: their own base, unscaled; 0: as the others
     norm_eps: float = 1e-5
     norm_offset: bool = False  # norms multiply by 1 + their weight
@@ -52,9 +60,11 @@ class ModelShape:
     qk_norm: bool = False  # RMSNorm on queries and keys, head by head
     qk_norm_whole: bool = False  # that norm is over all heads together
     attention_bias: bool = False  # biases on q, k, v
+    out_bias: bool = False  # a bias on attention's output
+    sinks: bool = False  # each head has a learned score that no key has: it only takes weight away
     score_width: int = 0  # scores are divided by the root of this; 0: by that of the head's width
     embed_scaled: bool = False  # embedded tokens are multiplied by the root of the hidden width
-    activation: str = "silu"  # of the feed-forward gate: "silu", or "gelu_tanh"
+    activation: str = "silu"  # of the feed-forward gate: "silu", "gelu_tanh", or "clamped"
     gated: bool = True  # SwiGLU, three matrices; False: an older block with two (GPT, MPT)
     # Mixture of experts: 0 experts is a dense model.
     experts: int = 0  # routed experts per MoE layer
@@ -65,6 +75,9 @@ class ModelShape:
     router: str = "softmax"  # scores of the experts: "softmax" over all, or "sigmoid" of each
     router_normalised: bool = True  # the weights of the chosen experts add up to one
     routed_scale: float = 1.0  # what the routed experts give is multiplied by this
+    expert_groups: int = 0  # a token's experts come from some of these groups; 0: from all experts
+    groups_active: int = 0  # groups that a token chooses from
+    expert_bias: bool = False  # biases on the router and on the matrices of routed experts
     # Multi-head latent attention (DeepSeek): 0 kv_rank is ordinary attention.
     q_rank: int = 0  # 0: full-rank query
     kv_rank: int = 0
@@ -77,8 +90,32 @@ class ModelShape:
 
     @cached_property
     def head_width(self) -> int:
-        """Width of one attention head."""
+        """Width of one attention head; latent attention has `score_channels` and `v_dim`."""
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def score_channels(self) -> int:
+        """Width of a query and a key, per head."""
+        return self.nope_dim + self.rope_dim if self.kv_rank else self.head_width
+
+    @property
+    def rotated_channels(self) -> int:
+        """Channels of a query and a key that are rotated, per head."""
+        return self.rope_dim or self.rotary_width or self.head_width
+
+    def routing_problem(self) -> str:
+        """Say why tokens cannot choose their experts by groups; "" if they can."""
+        groups, chosen = self.expert_groups, self.groups_active
+        if not groups:
+            return ""
+        each = self.experts // groups
+        if self.experts % groups or each < 2:
+            return f"{self.experts} experts in {groups} groups: not two or more in each, evenly"
+        if not 0 < chosen <= groups:
+            return f"{chosen} of {groups} groups of experts"
+        if self.experts_active > chosen * each:
+            return f"{chosen} groups of {each} experts are less than {self.experts_active} experts"
+        return ""
 
     @property
     def longest(self) -> int:
@@ -122,8 +159,8 @@ class ModelShape:
         As if no token were masked for being later: `sequence` without a window. A window's tokens
         count by what is visible, twice.
         """
-        full = len(self.full_layers)
-        if not full or sequence <= self.window:
+        full = sum(layer < self.layers for layer in self.full_layers)
+        if not self.full_layers or sequence <= self.window:
             return sequence
         windowed = self.window * (2 - self.window / sequence)
         return (full * sequence + (self.layers - full) * windowed) / self.layers
@@ -150,7 +187,7 @@ class ModelShape:
         """Return the parameters of the attention of one layer."""
         h, n = self.hidden, self.heads
         if self.kv_rank:
-            qk = self.rope_dim + self.nope_dim
+            qk = self.score_channels
             query = (
                 h * self.q_rank + self.q_rank + self.q_rank * n * qk if self.q_rank else h * n * qk
             )
@@ -160,7 +197,8 @@ class ModelShape:
         q, kv = n * self.head_width, self.kv_heads * self.head_width
         weights = h * q + 2 * h * kv + q * h
         bias = q + 2 * kv if self.attention_bias else 0
-        return weights + bias + self.qk_norm_params()
+        bias += h if self.out_bias else 0
+        return weights + bias + self.qk_norm_params() + (n if self.sinks else 0)
 
     def qk_norm_params(self) -> int:
         """Return the parameters of the norms on queries and keys of one layer."""
@@ -182,7 +220,14 @@ class ModelShape:
         return (
             matrices * self.hidden * self.expert_ffn * (routed + self.shared_experts)
             + self.hidden * self.experts
+            + self.expert_bias_params(routed)
         )
+
+    def expert_bias_params(self, routed: int) -> int:
+        """Return the biases of a layer's router and of so many routed experts."""
+        if not self.expert_bias:
+            return 0
+        return self.experts + routed * (self.hidden + (2 if self.gated else 1) * self.expert_ffn)
 
     def embedding_params(self) -> int:
         """Return the parameters of the input embedding, which a tied head shares."""
@@ -214,7 +259,7 @@ class ModelShape:
         """
         matmul = self.params(active=True) - (0 if self.tied else self.embedding_params())
         width = self.heads * (
-            (self.rope_dim + self.nope_dim + self.v_dim) / 2 if self.kv_rank else self.head_width
+            (self.score_channels + self.v_dim) / 2 if self.kv_rank else self.head_width
         )
         return (
             4.0 if frozen else 6.0

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
+from penstock.model.latent_attention import LatentAttention
 from penstock.model.layers import (
     Mask,
     OffsetRMSNorm,
@@ -90,7 +91,7 @@ class Layer(nn.Module):
         self.kind = shape.attention_kind(index)
         before, after = shape.norms in ("before", "both"), shape.norms in ("after", "both")
         self.attention_norm = _norm(shape) if before else None
-        self.attention = Attention(shape)
+        self.attention = LatentAttention(shape) if shape.kv_rank else Attention(shape)
         self.attention_post_norm = _norm(shape) if after else None
         self.ffn_norm = _norm(shape) if before else None
         mixed = shape.moe and index >= shape.dense_layers
@@ -128,7 +129,8 @@ class Attention(nn.Module):
         self.q = nn.Linear(shape.hidden, shape.heads * width, bias=bias)
         self.k = nn.Linear(shape.hidden, shape.kv_heads * width, bias=bias)
         self.v = nn.Linear(shape.hidden, shape.kv_heads * width, bias=bias)
-        self.out = nn.Linear(shape.heads * width, shape.hidden, bias=False)
+        self.out = nn.Linear(shape.heads * width, shape.hidden, bias=shape.out_bias)
+        self.sinks = nn.Parameter(torch.zeros(shape.heads)) if shape.sinks else None
         self.norm_whole = shape.qk_norm_whole
         q_heads, k_heads = (shape.heads, shape.kv_heads) if self.norm_whole else (1, 1)
         self.q_norm = _norm(shape, q_heads * width) if shape.qk_norm else None
@@ -146,7 +148,6 @@ class Attention(nn.Module):
         v_bske = self.v(x_bsd).unflatten(-1, (-1, self.width))
         if not self.norm_whole:
             q_bshe, k_bske = _normed(self.q_norm, q_bshe), _normed(self.k_norm, k_bske)
-        out_bshe = self.attend(
-            apply_rotary(q_bshe, cos_sin), apply_rotary(k_bske, cos_sin), v_bske, mask, self.scale
-        )
+        turned = apply_rotary(q_bshe, cos_sin), apply_rotary(k_bske, cos_sin)
+        out_bshe = self.attend(*turned, v_bske, mask, self.scale, self.sinks)
         return self.out(out_bshe.flatten(2))

@@ -6,6 +6,7 @@ Shape suffixes: b batch, s sequence, h heads, k kv heads, e head width, n blocks
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,8 +71,12 @@ def _mask_function(
 
 
 def is_supported(q_bhse: Tensor) -> bool:
-    """Return whether FlexAttention has a kernel: not for fp64, nor for heads narrower than 16."""
-    return q_bhse.dtype != torch.float64 and q_bhse.shape[-1] >= 16
+    """Return whether FlexAttention has a kernel: not for fp64, nor for heads narrower than 16, nor
+    for heads of more than 512 bytes (192 channels in fp32), for which an H200 has too little shared
+    memory.
+    """
+    width = q_bhse.shape[-1]
+    return q_bhse.dtype != torch.float64 and width >= 16 and width * q_bhse.element_size() <= 512
 
 
 def dense_mask(mask: BlockMask, q_bhse: Tensor) -> Tensor:
@@ -89,7 +94,18 @@ def flex_attend(
     return run(q_bhse, k_bkse, v_bkse, block_mask=mask, scale=scale, enable_gqa=grouped)
 
 
+def flex_attend_with_sums(
+    q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: BlockMask, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Compute attention, and the logarithm of each row's sum of exponents, with gradients."""
+    run = flex_attention if torch.compiler.is_compiling() else _compiled()
+    grouped = q_bhse.shape[1] != k_bkse.shape[1]
+    return run(
+        q_bhse, k_bkse, v_bkse, block_mask=mask, scale=scale, enable_gqa=grouped, return_lse=True
+    )
+
+
 @cache
-def _compiled() -> Callable[..., Tensor]:
+def _compiled() -> Callable[..., Any]:
     """Compile FlexAttention: without that it would compute and store all scores."""
     return torch.compile(flex_attention)

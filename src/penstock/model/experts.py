@@ -16,20 +16,64 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 class Experts(nn.Module):
     """The experts of a layer; if they are spread over ranks, `forward` uses those of this rank."""
 
-    def __init__(self, experts: int, hidden: int, ffn: int) -> None:
+    def __init__(
+        self, experts: int, hidden: int, ffn: int, bias: bool = False, clamped: bool = False
+    ) -> None:
         super().__init__()
+        self.gated = clamped_swiglu if clamped else swiglu
         self.gate = nn.Parameter(torch.empty(experts, ffn, hidden))
         self.up = nn.Parameter(torch.empty(experts, ffn, hidden))
         self.down = nn.Parameter(torch.empty(experts, hidden, ffn))
         for stack in (self.gate, self.up, self.down):
             nn.init.normal_(stack, std=0.02)
+        self.gate_bias = nn.Parameter(torch.zeros(experts, ffn)) if bias else None
+        self.up_bias = nn.Parameter(torch.zeros(experts, ffn)) if bias else None
+        self.down_bias = nn.Parameter(torch.zeros(experts, hidden)) if bias else None
 
     def forward(self, rows_nd: Tensor, end_e: Tensor) -> Tensor:
-        gate_efd, up_efd, down_edf = map(_local_experts, (self.gate, self.up, self.down))
-        inner_nf = F.silu(grouped_matmul(rows_nd, gate_efd, end_e)) * grouped_matmul(
-            rows_nd, up_efd, end_e
+        inner_nf = self.gated(
+            _linear(rows_nd, self.gate, self.gate_bias, end_e),
+            _linear(rows_nd, self.up, self.up_bias, end_e),
         )
-        return grouped_matmul(inner_nf, down_edf, end_e)
+        return _linear(inner_nf, self.down, self.down_bias, end_e)
+
+
+def swiglu(gate_nf: Tensor, up_nf: Tensor) -> Tensor:
+    return F.silu(gate_nf) * up_nf
+
+
+def clamped_swiglu(gate_nf: Tensor, up_nf: Tensor) -> Tensor:
+    """Compute the gate of gpt-oss: both sides within 7, a steeper sigmoid, and one added to up."""
+    gate_nf = gate_nf.clamp(max=7.0)
+    return (up_nf.clamp(-7.0, 7.0) + 1) * gate_nf * (1.702 * gate_nf).sigmoid()
+
+
+def _linear(x_ni: Tensor, stack_eoi: Tensor, bias_eo: Tensor | None, end_e: Tensor) -> Tensor:
+    made_no = grouped_matmul(x_ni, _local_experts(stack_eoi), end_e)
+    return (
+        made_no if bias_eo is None else AddExpertBias.apply(made_no, _local_experts(bias_eo), end_e)
+    )
+
+
+class AddExpertBias(torch.autograd.Function):
+    """Rows plus the bias of their expert. Its gradient is a product with ones and zeros, which sums
+    in the same order every time; torch's own for a look-up does not on CUDA.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_no: Tensor, bias_eo: Tensor, end_e: Tensor) -> Tensor:
+        at_n = torch.arange(len(x_no), device=end_e.device, dtype=end_e.dtype)
+        expert_n = torch.searchsorted(end_e, at_n, right=True)
+        ctx.save_for_backward(expert_n)
+        ctx.experts = len(bias_eo)
+        return x_no + bias_eo[expert_n]
+
+    @staticmethod
+    def backward(ctx: Any, grad_no: Tensor) -> tuple[Tensor, Tensor, None]:
+        (expert_n,) = ctx.saved_tensors
+        each_e = torch.arange(ctx.experts, device=expert_n.device)
+        mine_en = (each_e.unsqueeze(1) == expert_n).to(grad_no.dtype)
+        return grad_no, mine_en @ grad_no, None
 
 
 def grouped_matmul(x_ni: Tensor, weight_eoi: Tensor, end_e: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def positions_and_mask(
     window = shape.window if shape.window < sequence else 0
     if starts_bs is None:
         cos_sin = rotary_cos_sin(torch.arange(sequence, device=device), shape)
-        if not window:
+        if not window and not shape.sinks:
             return cos_sin, None
         starts_bs = torch.zeros(1, sequence, dtype=torch.bool, device=device)  # for all samples
     else:
@@ -65,13 +65,21 @@ def document_mask(starts_bs: Tensor, window: int = 0) -> Tensor:
 
 
 def attend(
-    q_bshe: Tensor, k_bske: Tensor, v_bske: Tensor, mask: Mask, scale: float | None = None
+    q_bshe: Tensor,
+    k_bske: Tensor,
+    v_bske: Tensor,
+    mask: Mask,
+    scale: float | None = None,
+    sinks_h: Tensor | None = None,
 ) -> Tensor:
     """Compute causal attention with grouped keys and values, [b, s, h, e].
 
-    `scale` multiplies the scores; None: one by the root of the width.
+    `scale` multiplies the scores; None: one by the root of the width. With sinks there is a mask.
     """
     q_bhse, k_bkse, v_bkse = (x.transpose(1, 2) for x in (q_bshe, k_bske, v_bske))
+    if sinks_h is not None:
+        scale = scale or q_bhse.shape[-1] ** -0.5
+        return attend_with_sinks(q_bhse, k_bkse, v_bkse, mask, scale, sinks_h).transpose(1, 2)
     if mask is not None and not isinstance(mask, Tensor):
         from penstock.model import document_attention
 
@@ -81,8 +89,56 @@ def attend(
         mask = document_attention.dense_mask(mask, q_bhse)
     if not q_bhse.is_cuda:
         return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask, scale).transpose(1, 2)
+    width = v_bkse.shape[-1]
+    if width < q_bhse.shape[-1] and not _cudnn_has_two_widths(q_bhse):
+        v_bkse = F.pad(v_bkse, (0, q_bhse.shape[-1] - width))
     with sdpa_kernel(FASTEST, set_priority=True):
-        return _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask, scale).transpose(1, 2)
+        out_bhse = _scaled_dot_product(q_bhse, k_bkse, v_bkse, mask, scale)
+    return out_bhse[..., :width].transpose(1, 2)
+
+
+def _cudnn_has_two_widths(q_bhse: Tensor) -> bool:
+    """Return whether cuDNN does values that are narrower than keys, as latent attention has them.
+
+    On an H200 it takes 2.9 ms where Flash, on values with zeros added, takes 6.4 and the efficient
+    kernel, which torch would choose, 25 (32 heads of 192 and 128, 8192 tokens, forward and
+    backward). Before Hopper it has no heads as wide.
+    """
+    return torch.cuda.get_device_capability(q_bhse.device)[0] >= 9
+
+
+def attend_with_sinks(
+    q_bhse: Tensor, k_bkse: Tensor, v_bkse: Tensor, mask: Mask, scale: float, sinks_h: Tensor
+) -> Tensor:
+    """Compute attention whose softmax has one more score for each head, with nothing to read.
+
+    FlexAttention tells the logarithm of a row's sum, and the sink only makes that sum larger.
+    Without it the sink is a key more: a channel of the queries holds the sink, and only this key
+    has a one there.
+    """
+    if mask is not None and not isinstance(mask, Tensor):
+        from penstock.model import document_attention
+
+        if document_attention.is_supported(q_bhse):
+            out_bhse, log_bhs = document_attention.flex_attend_with_sums(
+                q_bhse, k_bkse, v_bkse, mask, scale
+            )
+            kept_bhs = (log_bhs - sinks_h.unsqueeze(1)).sigmoid()
+            return out_bhse * kept_bhs.unsqueeze(-1).to(out_bhse.dtype)
+        mask = document_attention.dense_mask(mask, q_bhse)
+    assert mask is not None
+    width = q_bhse.shape[-1]
+    sink_bhs1 = (sinks_h / scale).view(-1, 1, 1).expand(*q_bhse.shape[:3], 1)
+    key_e = F.pad(k_bkse.new_zeros(width), (0, 1), value=1.0)
+    key_bk1e = key_e.expand(*k_bkse.shape[:2], 1, -1)
+    out_bhse = _scaled_dot_product(
+        torch.cat((q_bhse, sink_bhs1), -1),
+        torch.cat((F.pad(k_bkse, (0, 1)), key_bk1e), 2),
+        F.pad(v_bkse, (0, 1, 0, 1)),
+        F.pad(mask, (0, 1), value=True),
+        scale,
+    )
+    return out_bhse[..., :width]
 
 
 def _scaled_dot_product(
@@ -118,7 +174,7 @@ def frequencies(shape: ModelShape, device: torch.device) -> Tensor:
     In float32 and in this order of operations: open models were trained with exactly these angles,
     and a frequency that is off by one bit is off by 1e-4 radians after 1000 tokens.
     """
-    width = shape.rotary_width or shape.head_width
+    width = shape.rotated_channels
     half = torch.arange(0, width, 2, device=device, dtype=torch.float32)
     turn_e = shape.rope_theta ** (half / width)  # tokens per radian
     scaling = shape.rope_scaling
@@ -148,8 +204,10 @@ def _yarn_scaled(turn_e: Tensor, shape: ModelShape, scaling: YarnScaling) -> Ten
         tokens = scaling.original / (turns * 2 * math.pi)
         return channels * math.log(tokens) / (2 * math.log(shape.rope_theta))
 
-    first = max(math.floor(channel(scaling.fast)), 0)
-    last = min(math.ceil(channel(scaling.slow)), channels - 1)
+    first, last = channel(scaling.fast), channel(scaling.slow)
+    if scaling.truncated:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, channels - 1)
     at_e = torch.arange(len(turn_e), device=turn_e.device, dtype=torch.float32)
     slow_e = ((at_e - first) / (last - first or 0.001)).clamp(0, 1)
     kept_e = 1 - slow_e
@@ -176,14 +234,18 @@ def document_positions(starts_bs: Tensor) -> Tensor:
     return at_s - begin_bs
 
 
-def apply_rotary(x_bshe: Tensor, cos_sin: Tensor) -> Tensor:
-    """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved)."""
+def apply_rotary(x_bshe: Tensor, cos_sin: Tensor, pairs: bool = False) -> Tensor:
+    """Rotate the two halves of each head (the Hugging Face order of channels, not interleaved).
+
+    With `pairs`, neighbouring channels turn together; they leave as halves. That changes no score,
+    since queries and keys get the same order.
+    """
     turned = 2 * cos_sin.shape[-1]
     if turned < x_bshe.shape[-1]:
         rest_bshe = x_bshe[..., turned:]
         return torch.cat((apply_rotary(x_bshe[..., :turned], cos_sin), rest_bshe), dim=-1)
     cos, sin = cos_sin.to(x_bshe.dtype).unsqueeze(-2)
-    a, b = x_bshe.chunk(2, dim=-1)
+    a, b = (x_bshe[..., 0::2], x_bshe[..., 1::2]) if pairs else x_bshe.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 

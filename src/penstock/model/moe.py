@@ -39,8 +39,12 @@ class MoE(nn.Module):
         self.active = shape.experts_active
         self.sigmoid = shape.router == "sigmoid"
         self.normalised, self.scale = shape.router_normalised, shape.routed_scale
-        self.router = Router(shape.hidden, shape.experts)
-        self.experts = Experts(shape.experts, shape.hidden, shape.expert_ffn)
+        self.groups, self.groups_active = shape.expert_groups, shape.groups_active
+        self.router = Router(shape.hidden, shape.experts, shape.expert_bias)
+        clamped = shape.activation == "clamped"
+        self.experts = Experts(
+            shape.experts, shape.hidden, shape.expert_ffn, shape.expert_bias, clamped
+        )
         shared = shape.shared_experts * shape.expert_ffn
         self.shared = SwiGLU(shape.hidden, shared) if shared else None
         self.register_buffer("balance", torch.zeros(shape.experts))
@@ -70,11 +74,26 @@ class MoE(nn.Module):
         """Return the weights of each token's experts, and which experts they are."""
         logit_te = self.router(x_td)
         score_te = logit_te.sigmoid() if self.sigmoid else logit_te.softmax(-1)
-        choice_tk = (score_te.detach() + self.balance).topk(self.active, sorted=False).indices
+        wanted_te = score_te.detach() + self.balance
+        if self.groups:
+            wanted_te = self.in_best_groups(wanted_te)
+        choice_tk = wanted_te.topk(self.active, sorted=False).indices
         weight_tk = score_te.gather(1, choice_tk)
         if self.normalised:
             weight_tk = weight_tk / (weight_tk.sum(-1, keepdim=True) + 1e-20)
         return weight_tk * self.scale, choice_tk
+
+    def in_best_groups(self, wanted_te: Tensor) -> Tensor:
+        """Return the scores with those of all but a token's best groups at minus infinity.
+
+        A group counts by its two best experts with sigmoid scores (DeepSeek-V3), by its best one
+        with softmax scores (DeepSeek-V2).
+        """
+        wanted_tge = wanted_te.unflatten(1, (self.groups, -1))
+        group_tg = wanted_tge.topk(2 if self.sigmoid else 1, sorted=False).values.sum(-1)
+        best_tg = group_tg.topk(self.groups_active, sorted=False).indices
+        left_tg = torch.ones_like(group_tg, dtype=torch.bool).scatter(1, best_tg, False)
+        return wanted_tge.masked_fill(left_tg.unsqueeze(-1), -torch.inf).flatten(1)
 
     @torch._disable_dynamo  # what it does in the backward pass is no part of a graph
     def count_tokens(self, y_td: Tensor, choice_tk: Tensor) -> Tensor:
@@ -95,14 +114,16 @@ class Router(nn.Module):
     order in every layout.
     """
 
-    def __init__(self, hidden: int, experts: int) -> None:
+    def __init__(self, hidden: int, experts: int, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, hidden))
+        self.bias = nn.Parameter(torch.zeros(experts)) if bias else None
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x_td: Tensor) -> Tensor:
         wide = torch.promote_types(x_td.dtype, torch.float32)
-        return F.linear(x_td.to(wide), self.weight.to(wide))
+        bias = None if self.bias is None else self.bias.to(wide)
+        return F.linear(x_td.to(wide), self.weight.to(wide), bias)
 
 
 class CountTokens(torch.autograd.Function):

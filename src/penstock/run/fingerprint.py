@@ -24,10 +24,14 @@ _SHAPE_CAME_LATER = {
     "window": 0,
     "full_layers": (),
     "rotary_width": 0,
+    "rope_pairs": False,
     "window_theta": 0.0,
     "norm_offset": False,
     "norms": "before",
     "score_width": 0,
+    "out_bias": False,
+    "sinks": False,
+    "expert_bias": False,
     "embed_scaled": False,
     "activation": "silu",
     "qk_norm_whole": False,
@@ -35,8 +39,11 @@ _SHAPE_CAME_LATER = {
     "router": "softmax",
     "router_normalised": True,
     "routed_scale": 1.0,
+    "expert_groups": 0,
+    "groups_active": 0,
     "architecture": "",
 }
+_ROPE_CAME_LATER = {"mscale": 0.0, "mscale_all": 0.0, "truncated": True}
 _TRAIN_CAME_LATER = {
     "muon_momentum": 0.95,
     "weights": "fp32",
@@ -82,6 +89,8 @@ def _numbers(run: Run) -> dict[str, Any]:
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     if parts:
         del parts["counted"]  # known only where the weights are
+        if "rope_scaling" in parts:
+            parts["rope_scaling"] = _without(_ROPE_CAME_LATER, parts["rope_scaling"])
     return {
         "model": model | {"shape": parts},
         "data": run.data.model_dump(exclude={"sequence", "on_bad_shard", "cache", "cache_bytes"})

@@ -1,13 +1,12 @@
 """Run file fields that this version does not support: refused, never silently ignored.
 
-The two lists are the only place that knows them; remove a line when its feature is built.
+The list is the only place that knows them; remove a line when its feature is built.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.catalog.shapes import ModelShape
 from penstock.errors import NotYet
 from penstock.run import fields, toml
 from penstock.run.schema.run import Run
@@ -37,22 +36,10 @@ UNSUPPORTED_FIELDS = [
     UnsupportedField("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
 ]
 
-# Parts of a preset's shape: (whether the shape has it, what it is).
-UNSUPPORTED_SHAPES: list[tuple[Callable[[ModelShape], bool], str]] = [
-    (lambda shape: shape.kv_rank > 0, "latent attention"),
-]
-
 
 def unsupported_lines(run: Run) -> list[str]:
     """Return a line for each field that needs something this version does not do."""
-    lines = [line for gap in UNSUPPORTED_FIELDS if (line := _line(run, gap))]
-    shape = run.model.base() if run.model.preset else None
-    if shape:
-        named = f"model.preset = {toml.format_value(run.model.preset)}"
-        for has, what in UNSUPPORTED_SHAPES:
-            if has(shape):
-                lines.append(f"{named}: {what} is not built yet; choose a dense preset")
-    return lines
+    return [line for gap in UNSUPPORTED_FIELDS if (line := _line(run, gap))]
 
 
 def refuse_unsupported(run: Run) -> None:

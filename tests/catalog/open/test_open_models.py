@@ -82,6 +82,27 @@ DOTS1 = SMALL | {
     "norm_topk_prob": True,
 }
 GLM4_MOE = DOTS1 | {"model_type": "glm4_moe", "num_key_value_heads": 4}
+DEEPSEEK3 = DOTS1 | {
+    "model_type": "deepseek_v3",
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+    "n_group": 4,
+    "topk_group": 2,
+}
+DEEPSEEK2 = DEEPSEEK3 | {
+    "model_type": "deepseek_v2",
+    "norm_topk_prob": False,
+    "topk_method": "group_limited_greedy",
+}
+GPT_OSS = SMALL | {
+    "model_type": "gpt_oss",
+    "num_local_experts": 16,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 4,
+}
 OLMO2 = SMALL | {"model_type": "olmo2"}
 OLMO3 = SMALL | {"model_type": "olmo3", "sliding_window": 64}
 GEMMA3 = SMALL | {"model_type": "gemma3_text", "num_key_value_heads": 4, "sliding_window": 64}
@@ -104,6 +125,9 @@ OF = {
         QWEN3_MOE,
         DOTS1,
         GLM4_MOE,
+        DEEPSEEK3,
+        DEEPSEEK2,
+        GPT_OSS,
     )
 }
 
@@ -212,6 +236,49 @@ def test_glm_4_moe_says_which_norms_and_biases_it_has() -> None:
     assert (shape_of(silent).shared_experts, shape_of(silent).router_normalised) == (1, True)
 
 
+def test_deepseek_has_latent_attention_and_groups_of_experts() -> None:
+    shape = shape_of(DEEPSEEK3)
+    assert (shape.q_rank, shape.kv_rank, shape.rope_dim, shape.nope_dim) == (24, 16, 4, 8)
+    assert (shape.score_channels, shape.rotated_channels, shape.v_dim) == (12, 4, 6)
+    assert (shape.expert_groups, shape.groups_active, shape.rope_pairs) == (4, 2, True)
+    assert (shape.router, shape.router_normalised, shape.head_dim) == ("sigmoid", True, None)
+    lite = shape_of(DEEPSEEK2 | {"q_lora_rank": None, "topk_method": "greedy"})
+    assert (lite.q_rank, lite.expert_groups, lite.router) == (0, 0, "softmax")
+    assert not lite.router_normalised
+    assert not shape_of(DEEPSEEK3 | {"rope_interleave": False}).rope_pairs
+
+
+def test_mscale_of_yarn_scales_rotations_and_scores() -> None:
+    told = YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}
+    scaling = shape_of(DEEPSEEK3 | {"rope_scaling": told}).rope_scaling
+    assert isinstance(scaling, YarnScaling)
+    assert scaling.amplitude == pytest.approx(1.1386294 / 1.0693147)
+    assert scaling.score_scale == pytest.approx(1.0693147**2)
+    alone = shape_of(DEEPSEEK3 | {"rope_scaling": YARN | {"mscale_all_dim": 0}}).rope_scaling
+    assert alone == YarnScaling(4.0, 32.0, 1.0, 64, pytest.approx(1.1386294))
+    assert alone.score_scale == 1
+
+
+def test_gpt_oss_has_a_window_in_every_second_layer_and_its_own_scaling() -> None:
+    shape = shape_of(GPT_OSS)
+    assert (shape.window, shape.full_layers, shape.window_theta) == (128, (1, 3), 0.0)
+    assert (shape.sinks, shape.attention_bias, shape.out_bias, shape.expert_bias) == (True,) * 4
+    assert (shape.activation, shape.expert_ffn, shape.head_width) == ("clamped", 128, 64)
+    # What its class has where a config is silent, or says null.
+    scaling = YarnScaling(32.0, 32.0, 1.0, 4096, pytest.approx(1.3465736), truncated=False)
+    assert shape.rope_scaling == shape_of(GPT_OSS | {"rope_scaling": None}).rope_scaling == scaling
+    assert [kind.rope_scaling for kind in shape.attention_kinds] == [scaling, scaling]
+    plain = shape_of(GPT_OSS | {"rope_parameters": PLAIN})
+    assert (plain.rope_theta, plain.rope_scaling) == (1e4, None)
+
+
+def test_quantised_weights_are_refused_with_the_way_to_others() -> None:
+    with pytest.raises(PenstockError, match=r"Mxfp4Config\(dequantize=True\)"):
+        shape_of(GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}})
+    with pytest.raises(PenstockError, match=r"FineGrainedFP8Config\(dequantize=True\)"):
+        shape_of(DEEPSEEK3 | {"quantization_config": {"quant_method": "fp8"}})
+
+
 def test_windows_cost_less() -> None:
     usual = shape_of(OLMO3)
     assert usual.attended_tokens(64) == 64
@@ -239,7 +306,18 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
         (PHI3 | {"partial_rotary_factor": 0.4}, "partial_rotary_factor = 0.4: 3 of 8"),
         (PHI3 | {"resid_pdrop": 0.1}, "resid_pdrop = 0.1"),
         (SMALL | {"rope_scaling": LONG}, '"longrope"'),
-        (DOTS1 | {"model_type": "deepseek_v3"}, "Latent attention"),
+        (DEEPSEEK3 | {"num_key_value_heads": 2}, "num_key_value_heads = 2"),
+        (DEEPSEEK3 | {"qk_rope_head_dim": 3}, "qk_rope_head_dim = 3"),
+        (DEEPSEEK3 | {"attention_bias": True}, "attention_bias = True"),
+        (DEEPSEEK3 | {"n_group": 5}, "16 experts in 5 groups"),
+        (DEEPSEEK3 | {"topk_group": 5}, "5 of 4 groups"),
+        (DEEPSEEK3 | {"topk_group": 1, "num_experts_per_tok": 5}, "1 groups of 4 experts"),
+        (DEEPSEEK3 | {"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
+        (DEEPSEEK3 | {"moe_layer_freq": 2}, "moe_layer_freq = 2"),
+        (DEEPSEEK3 | {"rope_scaling": LONG}, '"longrope"'),
+        (DEEPSEEK2 | {"norm_topk_prob": True}, "norm_topk_prob = True"),
+        (DEEPSEEK2 | {"topk_method": "noaux_tc"}, 'topk_method = "noaux_tc"'),
+        (DEEPSEEK2 | {"kv_lora_rank": 1 << 30}, "kv_rank"),
         ({k: v for k, v in SMALL.items() if k != "model_type"}, "no model_type"),
         ({k: v for k, v in SMALL.items() if k != "hidden_size"}, "hidden_size is missing"),
         (SMALL | {"hidden_size": "64"}, "hidden_size = '64'"),
@@ -252,8 +330,12 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
         (SMALL | {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         (SMALL | {"rope_scaling": {"type": "linear", "factor": 2.0}}, '"linear"'),
         (SMALL | {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, '"dynamic"'),
-        (SMALL | {"rope_parameters": YARN | {"mscale": 1.0}}, "mscale"),
-        (SMALL | {"rope_parameters": YARN | {"truncate": False}}, "truncate = False"),
+        (SMALL | {"rope_parameters": YARN | {"mscale": "1"}}, "mscale"),
+        (OLMO3 | {"rope_scaling": YARN | {"truncate": False}}, "truncate = False"),
+        (GPT_OSS | {"swiglu_limit": 5.0}, "swiglu_limit = 5.0"),
+        (GPT_OSS | {"attention_bias": False}, "attention_bias = False"),
+        (GPT_OSS | {"sliding_window": None}, "sliding_window = null"),
+        (GPT_OSS | {"rope_parameters": {"full_attention": PLAIN}}, "rope_parameters"),
         (SMALL | {"rope_parameters": YARN | {"beta_slow": 32.0}}, "beta_slow = 32"),
         (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30"),
         (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50"),
@@ -348,24 +430,39 @@ def shapes(draw: st.DrawFn) -> tuple[str, ModelShape]:
         shape = replace(shape, window=0 if len(full) == layers else 77)
         if len(full) < layers:
             shape = replace(shape, full_layers=tuple(sorted(full)))
-        if not full:
+        if not full and has.rope is None:
             shape = replace(shape, rope_scaling=None)
-        if shape.full_layers and (shape.rope_scaling or draw(st.booleans())):
+        if has.rope is None and shape.full_layers and (shape.rope_scaling or draw(st.booleans())):
             shape = replace(shape, window_theta=shape.rope_theta + 1)
-    if has.bias_told:
+    if family == "gpt_oss":
+        own = {"out_bias": True, "sinks": True, "expert_bias": True, "activation": "clamped"}
+        shape = replace(shape, **own)
+    elif has.bias_told:
         told = {"qk_norm": draw(st.booleans()), "attention_bias": draw(st.booleans())}
         shape = replace(shape, **told)
     if has.routed:
         experts = draw(st.integers(2, 8))
         active = draw(st.integers(1, experts))
         shape = replace(shape, experts=experts, experts_active=active, expert_ffn=40)
-        if family == "mixtral":
+        if family in ("mixtral", "gpt_oss"):
             return family, replace(shape, ffn=40)
         dense = draw(st.integers(0, layers - 1))
         shape = replace(shape, dense_layers=dense, router_normalised=draw(st.booleans()))
     if family in ("dots1", "glm4_moe"):
         scale = draw(st.floats(0.5, 4.0))
         shape = replace(shape, shared_experts=2, router="sigmoid", routed_scale=scale)
+    if has.latent:
+        shape = replace(shape, kv_heads=heads, head_dim=None, shared_experts=1)
+        widths = {"q_rank": draw(st.integers(0, 9)), "kv_rank": 7, "nope_dim": 5, "v_dim": 3}
+        shape = replace(shape, **widths, rope_dim=4, experts=8, experts_active=2)
+        if draw(st.booleans()):
+            shape = replace(shape, expert_groups=4, groups_active=draw(st.integers(1, 4)))
+        yarn = YarnScaling(4.0, 32.0, 1.0, 64, 1.25, *draw(st.sampled_from([(0, 0), (0.5, 2.0)])))
+        shape = replace(shape, rope_scaling=draw(st.sampled_from([None, yarn])))
+        own = {"router_normalised": False, "rope_pairs": True}
+        if family == "deepseek_v3":
+            own = {"router": "sigmoid", "rope_pairs": draw(st.booleans())}
+        shape = replace(shape, **own)
     return family, shape
 
 
@@ -374,7 +471,7 @@ def shapes(draw: st.DrawFn) -> tuple[str, ModelShape]:
 def test_any_shape_of_a_family_comes_back_from_its_config(given: tuple[str, ModelShape]) -> None:
     family, shape = given
     back = shape_of(config_of(shape, family))
-    follows = shape.head_width * shape.heads == shape.hidden
+    follows = shape.kv_rank or shape.head_width * shape.heads == shape.hidden
     assert back == replace(shape, head_dim=None if follows else shape.head_width)
     written = family_of(shape)  # the plainest that can say it, so another one says no less
     assert shape_of(config_of(shape, written)) == back

@@ -29,6 +29,9 @@ FAMILIES = {
     "mixtral": ["attention"],
     "qwen3-moe": ["attention"],
     "dots1": ["attention"],
+    "deepseek-v3": ["attention"],
+    "deepseek-v2-lite": ["q", "kv_down", "out"],
+    "gpt-oss": ["attention"],
 }
 
 
@@ -70,7 +73,8 @@ def test_peft_gives_our_logits(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [("qwen2", "lora"), ("qwen2", "qlora"), ("dots1", "lora")]
+    ("family", "kind"),
+    [("qwen2", "lora"), ("qwen2", "qlora"), ("dots1", "lora"), ("deepseek-v3", "lora")],
 )
 def test_merged_weights_give_our_logits(family: str, kind: str, tmp_path: Path) -> None:
     saved(family, tmp_path / "base")

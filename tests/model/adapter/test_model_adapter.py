@@ -162,6 +162,12 @@ def test_what_a_model_cannot_have():
     assert "routed experts" in misfits(section(), routed)[0]
     assert misfits(section(targets=["attention"]), routed) == []
     assert 'kind = "lora"' in misfits(section(kind="qlora"), MIXED)[0]
+    latent = replace(MIXED, kv_heads=4, kv_rank=8, rope_dim=4, nope_dim=4, v_dim=6)
+    assert misfits(section(), latent) == misfits(section(targets=["q", "kv"]), latent) == []
+    (told,) = misfits(section(targets=["q_down", "q", "v"]), latent)
+    assert told.startswith("model.adapter.targets: q_down, v: the attention of this model has no")
+    assert "write of q, kv_down, kv, out, or" in told
+    assert "of q, k, v, out, or" in misfits(section(targets=["kv"]), MIXED)[0]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ def their_tensor(name: str, theirs: dict[str, Tensor], shape: ModelShape, family
     """One of ours as they hold it in memory: experts in one tensor, Mixtral's block as `mlp`."""
     place = tensor_locations(name, shape, family)[-1]
     found = theirs[place.names[0].replace("block_sparse_moe", "mlp")]
-    return found[place.index((slice(None),))]
+    found = found[place.index((slice(None),))]
+    return found.mT if place.transposed else found
 
 
 @pytest.mark.parametrize("name", ALL)

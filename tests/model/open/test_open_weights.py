@@ -98,7 +98,8 @@ def _gradient(name: str, theirs: dict[str, Tensor], shape: Any, family: str) -> 
     """In memory they keep the experts of a layer in one tensor, and Mixtral's block is `mlp`."""
     place = tensor_locations(name, shape, family)[-1]
     found = theirs[place.names[0].replace("block_sparse_moe", "mlp")]
-    return found[place.index((slice(None),))]
+    found = found[place.index((slice(None),))]
+    return found.mT if place.transposed else found
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -145,7 +146,7 @@ def test_bf16_is_half_as_large_and_keeps_the_balance(
     assert not list(tmp_path.glob(".*"))  # nothing is left aside
 
 
-@pytest.mark.parametrize("name", ["llama-2", "mixtral", "dots1", "phi-4"])
+@pytest.mark.parametrize("name", ["llama-2", "mixtral", "dots1", "phi-4", "gpt-oss"])
 def test_a_part_is_read_alone(folders: dict[str, Path], name: str) -> None:
     weights = OpenWeights(folders[name])
     for our_name, dimensions in weights.dimensions.items():
@@ -156,6 +157,8 @@ def test_a_part_is_read_alone(folders: dict[str, Path], name: str) -> None:
         assert torch.equal(part[1:3], whole[1:3])
         if len(dimensions) > 1:
             assert torch.equal(part[1:3, 2:5], whole[1:3, 2:5])
+        if len(dimensions) > 2:
+            assert torch.equal(part[1:3, 2:5, 3:9], whole[1:3, 2:5, 3:9])
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "dots1"])

@@ -33,17 +33,36 @@ SPARSE = replace(
 )
 
 
+LATENT = replace(
+    SPARSE, kv_heads=4, q_rank=24, kv_rank=16, rope_dim=8, nope_dim=12, v_dim=20, rope_pairs=True
+)
+
+
+BIASED = replace(
+    SPARSE,
+    shared_experts=0,
+    dense_layers=0,
+    attention_bias=True,
+    out_bias=True,
+    sinks=True,
+    expert_bias=True,
+    activation="clamped",
+)
+
+
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[ModelShape, int, int]:
     """A model that the trainer builds, a number of stages and of pieces of a stage."""
     shape = replace(
-        draw(st.sampled_from([DENSE, SPARSE])),
+        draw(st.sampled_from([DENSE, SPARSE, LATENT, replace(LATENT, q_rank=0)])),
         layers=draw(st.integers(1, 17)),
         tied=draw(st.booleans()),
-        qk_norm=draw(st.booleans()),
-        attention_bias=draw(st.booleans()),
     )
-    if shape.moe:
+    if not shape.kv_rank:
+        shape = replace(shape, qk_norm=draw(st.booleans()), attention_bias=draw(st.booleans()))
+    if draw(st.booleans()):
+        shape = replace(BIASED, layers=shape.layers, tied=shape.tied)
+    elif shape.moe:
         shape = replace(shape, dense_layers=draw(st.integers(0, shape.layers)))
     pipeline = draw(st.integers(1, shape.layers))
     most = shape.layers // pipeline if pipeline > 1 else 1
@@ -100,12 +119,13 @@ def test_the_stages_together_hold_the_model_once_and_a_copy_of_a_tied_table(
     assert held == shape.params() + copies * shape.embedding_params()
 
 
-@pytest.mark.parametrize("shape", [DENSE, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("shape", [DENSE, SPARSE, LATENT, BIASED])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_a_tensor_rank_holds_in_the_models_what_it_holds_in_the_trainer(
     shape: ModelShape, tensor: int
 ) -> None:
-    shape = replace(shape, qk_norm=True, attention_bias=True)
+    if not shape.kv_rank:
+        shape = replace(shape, qk_norm=True, attention_bias=True)
     layout = Layout(tensor=tensor)
     (modules,) = trained_stages(shape, layout)
     common, routed, _ = rank_params(shape, layout, 0)
@@ -177,9 +197,9 @@ def test_a_frozen_model_takes_the_bytes_that_the_trainer_keeps(
     assert whole == sum(state_bytes(of, stage).whole_weights for stage in range(pipeline))
 
 
-@pytest.mark.parametrize("shape", [DENSE, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("shape", [DENSE, SPARSE, LATENT], ids=["dense", "sparse", "latent"])
 def test_an_adapter_has_the_parameters_that_the_run_file_says(shape: ModelShape) -> None:
-    for targets in (("attention", "ffn"), ("q", "v"), ("down",)):
+    for targets in (("attention", "ffn"), ("q", "v"), ("kv_down", "kv"), ("down",)):
         section = AdapterSection(targets=targets)
         adapter = Adapter(section.rank, 16, section.parts)
         of = job(Layout(), shape, adapter=adapter)

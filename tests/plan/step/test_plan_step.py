@@ -201,7 +201,7 @@ def test_context_parallel_by_hand() -> None:
 
 def test_context_parallel_of_latent_attention_sends_what_the_heads_get() -> None:
     of = job(Layout(1, context=4, tensor=2), LATENT, batch=1, on=machine(8))
-    once = gather(of.machine, 4, 2, 2048 * (2 * 8 * 64) * 2)
+    once = gather(of.machine, 4, 2, 2048 * 8 * (32 + 64 + 64) * 2)
     assert timed(of).parts["context"] == pytest.approx(3 * once * LATENT.layers)
 
 

@@ -75,6 +75,19 @@ def theirs(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
 
 EXPERTS = {"model.experts": 4, "model.experts_active": 2, "model.expert_ffn": 24, "model.ffn": None}
 
+LATENT = {  # a preset, smaller
+    "model.vocab": VOCAB,
+    "model.layers": 2,
+    "model.hidden": 32,
+    "model.heads": 4,
+    "model.kv_heads": 4,
+    "model.ffn": 48,
+    "model.experts": 16,
+    "model.experts_active": 4,
+    "model.expert_ffn": 16,
+    "model.dense_layers": 1,
+}
+GPT_OSS = {**LATENT, "model.kv_heads": 2, "model.head_dim": 16, "model.dense_layers": None}
 DEEPSEEK = {
     "model.router": "sigmoid",
     "model.qk_norm": True,
@@ -94,6 +107,9 @@ DEEPSEEK = {
         ("mixtral", {**EXPERTS, "model.tied": False}),
         ("qwen3_moe", {**EXPERTS, "model.qk_norm": True}),
         ("dots1", {**EXPERTS, **DEEPSEEK}),
+        ("deepseek_v3", {**LATENT, "model.preset": "deepseek-v3"}),
+        ("gpt_oss", {**GPT_OSS, "model.preset": "gpt-oss-20b", "train.balance_rate": 0}),
+        ("deepseek_v2", {**LATENT, "model.preset": "deepseek-v2", "train.balance_rate": 0}),
     ],
 )
 def test_transformers_computes_what_we_do(

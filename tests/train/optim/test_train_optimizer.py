@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
+from penstock.model.experts import Experts
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.optimizer import build_optimizer
 from penstock.train.step import LearningRate
@@ -99,6 +100,8 @@ class Net(nn.Module):
         self.norm = nn.RMSNorm(3)
         self.frozen = nn.Linear(3, 3)
         self.frozen.requires_grad_(False)
+        self.experts = Experts(2, 4, 3, bias=True)
+        nn.init.ones_(self.experts.up_bias)
 
 
 def test_matrices_decay_and_vectors_do_not() -> None:
@@ -108,5 +111,6 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     update.step({name: torch.zeros_like(p) for name, p in trained.items()}, 0.1, 1.0)
     for name, p in model.named_parameters():
-        scale = 1 - 0.1 * 0.3 if name == "linear.weight" else 1.0
+        decays = name in ("linear.weight", "experts.gate", "experts.up", "experts.down")
+        scale = 1 - 0.1 * 0.3 if decays else 1.0
         torch.testing.assert_close(p.detach(), before[name] * scale)

@@ -19,6 +19,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "phi-4-mini": {"num_key_value_heads": 2},
     "gemma3": {},
     "glm-4.5": {},
+    "deepseek-v3": {},
+    "deepseek-v2": {},
+    "gpt-oss": {},
 }
 LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "olmo3": [
@@ -30,6 +33,18 @@ LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "glm-4.5": [{"tensor": 2}, {"shard": 2, "expert": 2}, {"context": 2}, {"pipeline": 2}],
     "gemma3": [{"tensor": 2}, {"context": 2}, {"pipeline": 2}, {"shard": 2}],
     "phi-4-mini": [{"tensor": 2}, {"context": 2}, {"pipeline": 2}],
+    "deepseek-v3": [
+        {"tensor": 2},
+        {"context": 2},
+        {"shard": 2, "expert": 2, "recompute": "selective"},
+    ],
+    "gpt-oss": [{"tensor": 2}, {"context": 2}, {"shard": 2, "expert": 2}],
+}
+# What another one of these shows too.
+SLOW: dict[str, list[dict[str, Any]]] = {
+    "deepseek-v3": [{"pipeline": 2}, {"replicate": 2}],
+    "deepseek-v2": [{"tensor": 2}, {"shard": 2, "recompute": "full"}, {"pipeline": 2}],
+    "gpt-oss": [{"pipeline": 2}, {"shard": 2, "recompute": "selective"}, {"replicate": 2}],
 }
 
 
@@ -57,10 +72,14 @@ def alone(where: str, ranks: Callable[..., list[Any]]) -> dict[str, Answer]:
     return dict(zip(MODELS, ranks(1, train_a_little, where, cases)[0], strict=True))
 
 
+@pytest.mark.parametrize("layouts", [LAYOUTS, pytest.param(SLOW, marks=pytest.mark.slow)])
 def test_every_layout_trains_the_same_model(
-    where: str, alone: dict[str, Answer], ranks: Callable[..., list[Any]]
+    layouts: dict[str, list[dict[str, Any]]],
+    where: str,
+    alone: dict[str, Answer],
+    ranks: Callable[..., list[Any]],
 ) -> None:
-    named = [(name, layout) for name in MODELS for layout in LAYOUTS[name]]
+    named = [(name, layout) for name in layouts for layout in layouts[name]]
     cases = [case(layout, asked(name, where)) for name, layout in named]
     answers = ranks(2, train_a_little, where, cases)
     for (name, layout), *found in zip(named, *answers, strict=True):

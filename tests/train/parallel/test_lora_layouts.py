@@ -15,6 +15,7 @@ VARIANTS = {
     "attention alone": ["model.adapter.targets=['q', 'v']"],
     "qlora": ["model.adapter.kind=qlora"],
     "experts": ["model.from=MOE"],
+    "latent": ["model.from=LATENT", "model.adapter.targets=['attention']"],
     # Only the first layer has an ffn that is no routed experts: the second stage trains nothing.
     "one stage": ["model.from=SPARSE", "model.adapter.targets=['ffn']"],
 }
@@ -31,6 +32,7 @@ LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "attention alone": [{"shard": 2, "microbatch": 3}],
     "qlora": [{"replicate": 2}, {"shard": 2, "recompute": "full"}, {"pipeline": 2}],
     "experts": [{"shard": 2, "expert": 2}, {"tensor": 2}],
+    "latent": [{"tensor": 2}],
     "one stage": [{"pipeline": 2}],
 }
 
@@ -43,6 +45,7 @@ def where(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> str:
     saved("llama-3.1", folder / "base", vocab_size=320)
     saved("dots1", folder / "moe", vocab_size=320)
     saved("qwen3-moe", folder / "sparse", vocab_size=320)
+    saved("deepseek-v3", folder / "latent", vocab_size=320)
     path = prepared(folder, {"plain": tiny})
     Path(path).write_text(
         f'name = "lora"\ndir = "{folder}"\n[model]\nfrom = "{folder / "base"}"\n'
@@ -54,8 +57,8 @@ def where(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> str:
 
 def asked(name: str, where: str) -> list[str]:
     folder = Path(where).parent
-    models = {"MOE": str(folder / "moe"), "SPARSE": str(folder / "sparse")}
-    return [re.sub("MOE|SPARSE", lambda m: models[m[0]], field) for field in VARIANTS[name]]
+    models = {name.upper(): str(folder / name) for name in ("moe", "sparse", "latent")}
+    return [re.sub("MOE|SPARSE|LATENT", lambda m: models[m[0]], field) for field in VARIANTS[name]]
 
 
 @pytest.fixture(scope="module")

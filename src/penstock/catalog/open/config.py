@@ -38,6 +38,10 @@ class HubConfig:
     def has(self, name: str) -> bool:
         return self._values.get(name) is not None
 
+    def positive(self, name: str) -> bool:
+        """Return whether the field is there and neither null nor zero."""
+        return self.has(name) and self._values[name] != 0
+
     def count(self, name: str, default: int | None = None, nothing: bool = False) -> int:
         """Return a whole number above 0; with `nothing`, an explicit null is 0."""
         if nothing and name in self._values and self._values[name] is None:

@@ -55,6 +55,15 @@ def write_qwen3_moe(shape: ModelShape) -> dict[str, Any]:
 def read_dots1(config: HubConfig, layers: int) -> dict[str, Any]:
     for name in ("n_group", "topk_group"):
         config.require(name, 1, 1)
+    return {
+        **read_shared(config, layers),
+        "router": "sigmoid",
+        "router_normalised": config.flag("norm_topk_prob", False),
+    }
+
+
+def read_shared(config: HubConfig, layers: int) -> dict[str, Any]:
+    """Return routed and shared experts, and the dense layers before them."""
     dense = config.whole("first_k_dense_replace", 0)
     if dense >= layers:
         raise Unsupported(f"first_k_dense_replace = {dense} of {layers} layers leaves no experts")
@@ -64,8 +73,6 @@ def read_dots1(config: HubConfig, layers: int) -> dict[str, Any]:
         "expert_ffn": config.count("moe_intermediate_size"),
         "shared_experts": config.count("n_shared_experts"),
         "dense_layers": dense,
-        "router": "sigmoid",
-        "router_normalised": config.flag("norm_topk_prob", False),
         "routed_scale": config.number("routed_scaling_factor", 1.0),
     }
 
@@ -82,13 +89,7 @@ def read_glm4_moe(config: HubConfig, layers: int) -> dict[str, Any]:
 
 def write_glm4_moe(shape: ModelShape) -> dict[str, Any]:
     return {
-        "n_routed_experts": shape.experts,
-        "n_shared_experts": shape.shared_experts,
-        "num_experts_per_tok": shape.experts_active,
-        "moe_intermediate_size": shape.expert_ffn,
-        "first_k_dense_replace": shape.dense_layers,
-        "norm_topk_prob": shape.router_normalised,
-        "routed_scaling_factor": shape.routed_scale,
+        **write_shared(shape),
         "n_group": 1,
         "topk_group": 1,
         "use_qk_norm": shape.qk_norm,
@@ -99,6 +100,17 @@ def write_glm4_moe(shape: ModelShape) -> dict[str, Any]:
 
 def write_dots1(shape: ModelShape) -> dict[str, Any]:
     return {
+        **write_shared(shape),
+        "n_group": 1,
+        "topk_group": 1,
+        "sliding_window": None,
+        "max_window_layers": shape.layers,
+    }
+
+
+def write_shared(shape: ModelShape) -> dict[str, Any]:
+    """Return the fields of routed and shared experts."""
+    return {
         "n_routed_experts": shape.experts,
         "n_shared_experts": shape.shared_experts,
         "num_experts_per_tok": shape.experts_active,
@@ -106,8 +118,4 @@ def write_dots1(shape: ModelShape) -> dict[str, Any]:
         "first_k_dense_replace": shape.dense_layers,
         "norm_topk_prob": shape.router_normalised,
         "routed_scaling_factor": shape.routed_scale,
-        "n_group": 1,
-        "topk_group": 1,
-        "sliding_window": None,
-        "max_window_layers": shape.layers,
     }

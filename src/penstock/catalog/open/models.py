@@ -13,6 +13,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock.catalog.open.config import HubConfig, Unsupported
+from penstock.catalog.open.deepseek import (
+    read_deepseek_v2,
+    read_deepseek_v3,
+    write_deepseek_v2,
+    write_deepseek_v3,
+)
 from penstock.catalog.open.experts import (
     read_dots1,
     read_glm4_moe,
@@ -23,6 +29,7 @@ from penstock.catalog.open.experts import (
     write_mixtral,
     write_qwen3_moe,
 )
+from penstock.catalog.open.gpt_oss import GPT_OSS_ROPE, read_gpt_oss, write_gpt_oss
 from penstock.catalog.open.rope import (
     USUAL_KINDS,
     check_rotations,
@@ -55,6 +62,7 @@ class ModelFamily:
     scalings: tuple[str, ...] = USUAL_KINDS  # kinds of rope scaling
     rotated: float = 0.0  # share of a head's channels that is rotated; 0: all, and no other
     window_theta: float = 0.0  # with `full_every`: base of the layers with a window
+    rope: dict[str, Any] | None = None  # with `full_every`: usual one of both kinds of layer
     norms: str = "before"
     qk_norm: bool = False
     qk_norm_whole: bool = False
@@ -63,6 +71,7 @@ class ModelFamily:
         False  # attention_bias of the config is that of q, k and v; else it is refused
     )
     routed: bool = False  # layers have experts
+    latent: bool = False  # multi-head latent attention, whose heads have widths of their own
     read: Callable[[HubConfig, int], dict[str, Any]] = lambda config, layers: {}
     write: Callable[[ModelShape], dict[str, Any]] = lambda shape: {}
 
@@ -76,7 +85,7 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         read.count("hidden_size"),
         read.count("num_attention_heads"),
     )
-    width = read.count("head_dim", family.head_dim or hidden // heads)
+    width = 0 if family.latent else read.count("head_dim", family.head_dim or hidden // heads)
     ffn = read.count("intermediate_size")
     shape = ModelShape(
         layers=layers,
@@ -86,14 +95,17 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         ffn=ffn,
         vocab=read.count("vocab_size"),
         tied=read.flag("tie_word_embeddings", family.tied),
-        head_dim=None if width * heads == hidden else width,
         context=read.count("max_position_embeddings"),
-        rotary_width=read_rotary_width(read, width, family.rotated) if not family.full_every else 0,
+        rotary_width=0 if family.full_every else read_rotary_width(read, width, family.rotated),
         **_positions(read, family, layers),
         norm_eps=read.number("rms_norm_eps", family.norm_eps),
         norms=family.norms,
         qk_norm_whole=family.qk_norm_whole,
-        **{"qk_norm": family.qk_norm, "attention_bias": family.qkv_bias}
+        **{
+            "head_dim": None if width * heads == hidden else width,
+            "qk_norm": family.qk_norm,
+            "attention_bias": family.qkv_bias,
+        }
         | family.read(read, layers),
     )
     _refuse_misfit(shape)
@@ -146,9 +158,14 @@ def _family(config: dict[str, Any]) -> ModelFamily:
     )
 
 
+# How to get weights in 16 bits where the makers publish none.
+_DEQUANTISE = {
+    "gpt_oss": ". To get bf16 weights, load it in transformers with quantization_config="
+    'Mxfp4Config(dequantize=True) and dtype="bfloat16", and save it with save_pretrained',
+    "deepseek_v3": ". To get bf16 weights, load it in transformers with quantization_config="
+    'FineGrainedFP8Config(dequantize=True) and dtype="bfloat16", and save it with save_pretrained',
+}
 _HINTS = {
-    "deepseek_v2": " Latent attention is not built.",
-    "deepseek_v3": " Latent attention is not built.",
     "gemma3": " It sees images too; save its language model alone, which is gemma3_text.",
 }
 
@@ -159,6 +176,7 @@ def _refuse_foreign(config: HubConfig, family: ModelFamily) -> None:
         raise Unsupported(
             "quantization_config: the weights are quantised, which cannot be trained; take the "
             'unquantised model, and [model.adapter] kind = "qlora" to quantise it here'
+            + _DEQUANTISE.get(config.text("model_type", ""), "")
         )
     config.require("hidden_act", family.hidden_act, family.hidden_act)
     config.require("mlp_bias", False, False)
@@ -169,7 +187,7 @@ def _refuse_foreign(config: HubConfig, family: ModelFamily) -> None:
 def _refuse_misfit(shape: ModelShape) -> None:
     if beyond := shape.beyond_bounds():
         raise Unsupported(f"{beyond[0]}: {beyond[1]}, which no model has")
-    if not shape.head_width:
+    if not shape.head_width and not shape.kv_rank:
         raise Unsupported(
             f"num_attention_heads = {shape.heads} is more than hidden_size = {shape.hidden}"
         )
@@ -178,12 +196,14 @@ def _refuse_misfit(shape: ModelShape) -> None:
             f"num_key_value_heads = {shape.kv_heads} does not divide num_attention_heads = "
             f"{shape.heads}"
         )
-    if shape.head_width % 2:
+    if shape.head_width % 2 and not shape.kv_rank:
         raise Unsupported(f"heads of width {shape.head_width}: rotary positions need an even one")
     if shape.experts_active > shape.experts:
         raise Unsupported(
             f"num_experts_per_tok = {shape.experts_active} of {shape.experts} experts"
         )
+    if problem := shape.routing_problem():
+        raise Unsupported(f"n_group and topk_group: {problem}")
 
 
 def _positions(config: HubConfig, family: ModelFamily, layers: int) -> dict[str, Any]:
@@ -192,10 +212,16 @@ def _positions(config: HubConfig, family: ModelFamily, layers: int) -> dict[str,
         theta, scaling = read_rope(config, family.theta, family.scalings)
         window = _window(config, family, layers)
         return {"rope_theta": theta, "rope_scaling": scaling, "window": window}
+    window, full = read_window_pattern(config, layers, family.window, family.full_every)
+    if family.rope is not None:
+        if not config.has("rope_scaling") and not config.has("rope_parameters"):
+            config = config.merged(HubConfig({"rope_scaling": family.rope}))
+        theta, scaling = read_rope(config, family.theta, family.scalings)
+        told = {"rope_theta": theta, "rope_scaling": scaling}
+        return {**told, "window": window, "full_layers": full}
     theta, scaling, local = read_layered_rope(
         config, family.theta, family.window_theta, family.scalings
     )
-    window, full = read_window_pattern(config, layers, family.window, family.full_every)
     return {
         "rope_theta": theta if full or not window else local or theta,
         "rope_scaling": scaling if full or not window else None,
@@ -337,6 +363,20 @@ FAMILIES: dict[str, ModelFamily] = {
     "dots1": ModelFamily(
         "Dots1ForCausalLM", qk_norm=True, routed=True, read=read_dots1, write=write_dots1
     ),
+    "gpt_oss": ModelFamily(
+        "GptOssForCausalLM",
+        theta=150_000.0,
+        norm_eps=1e-5,
+        window=128,
+        full_every=2,
+        rope=GPT_OSS_ROPE,
+        head_dim=64,
+        qkv_bias=True,
+        bias_told=True,
+        routed=True,
+        read=read_gpt_oss,
+        write=write_gpt_oss,
+    ),
     "glm4_moe": ModelFamily(
         "Glm4MoeForCausalLM",
         norm_eps=1e-5,
@@ -345,6 +385,20 @@ FAMILIES: dict[str, ModelFamily] = {
         routed=True,
         read=read_glm4_moe,
         write=write_glm4_moe,
+    ),
+    "deepseek_v3": ModelFamily(
+        "DeepseekV3ForCausalLM",
+        routed=True,
+        latent=True,
+        read=read_deepseek_v3,
+        write=write_deepseek_v3,
+    ),
+    "deepseek_v2": ModelFamily(
+        "DeepseekV2ForCausalLM",
+        routed=True,
+        latent=True,
+        read=read_deepseek_v2,
+        write=write_deepseek_v2,
     ),
 }
 _QWEN3_MOE = FAMILIES["qwen3_moe"]
@@ -396,7 +450,7 @@ def _lost_fields(shape: ModelShape, family: str) -> list[str]:
 
 def _plain(shape: ModelShape) -> ModelShape:
     """Return a shape without values that make no difference: derived widths, unused ones."""
-    own_width = shape.head_width * shape.heads != shape.hidden
+    own_width = not shape.kv_rank and shape.head_width * shape.heads != shape.hidden
     dense = not shape.moe or shape.dense_layers
     return replace(
         shape,

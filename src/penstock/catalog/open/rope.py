@@ -11,6 +11,7 @@ from penstock.catalog.rope import (
     LongScaling,
     RopeScaling,
     YarnScaling,
+    yarn_mscale,
 )
 from penstock.catalog.shapes import ModelShape
 from penstock.untrusted import preview
@@ -51,7 +52,7 @@ def read_rotary_width(config: HubConfig, width: int, usual: float) -> int:
 
 def check_rotations(shape: ModelShape) -> None:
     """Refuse a longrope scaling that has not one factor for each rotation."""
-    scaling, rotations = shape.rope_scaling, (shape.rotary_width or shape.head_width) // 2
+    scaling, rotations = shape.rope_scaling, shape.rotated_channels // 2
     if not isinstance(scaling, LongScaling):
         return
     for name, factors in (("short_factor", scaling.short), ("long_factor", scaling.long)):
@@ -77,6 +78,7 @@ def read_layered_rope(
     near = whole.table(SLIDING)
     for table in (config, full, near):
         table.require("partial_rotary_factor", 1.0, 1.0)
+    full.require("truncate", True, True)  # which transformers does not read in such a table
     given = config.number("rope_theta", theta)
     full_theta, scaling = _base_and_scaling(config, full, given, kinds)
     local = near.number("rope_theta", config.number("rope_local_base_freq", window_theta))
@@ -119,18 +121,22 @@ def _read_llama3(config: HubConfig, rope: HubConfig) -> Llama3Scaling:
 
 
 def _read_yarn(config: HubConfig, rope: HubConfig) -> YarnScaling:
-    for name in ("mscale", "mscale_all_dim"):
-        if rope.has(name):
-            raise Unsupported(f'{name} of rope_type "yarn" is not built; write attention_factor')
-    rope.require("truncate", True, True)
     factor = rope.number("factor")
-    usual = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    mscale, mscale_all = (
+        rope.number(name) if rope.positive(name) else 0.0 for name in ("mscale", "mscale_all_dim")
+    )
+    usual = yarn_mscale(factor)
+    if mscale and mscale_all:
+        usual = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all)
     scaling = YarnScaling(
         factor=factor,
         fast=rope.number("beta_fast", 32.0),
         slow=rope.number("beta_slow", 1.0),
         original=_original(config, rope),
         amplitude=rope.number("attention_factor", usual),
+        mscale=mscale,
+        mscale_all=mscale_all,
+        truncated=rope.flag("truncate", True),
     )
     if scaling.fast <= scaling.slow:
         raise Unsupported(f"beta_slow = {scaling.slow:g} is not below beta_fast = {scaling.fast:g}")
@@ -179,6 +185,10 @@ def write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
                 "beta_slow": scaling.slow,
                 "attention_factor": scaling.amplitude,
             }
+            told = {"mscale": scaling.mscale, "mscale_all_dim": scaling.mscale_all}
+            values |= {name: value for name, value in told.items() if value}
+            if not scaling.truncated:
+                values["truncate"] = False
         case LinearScaling():
             return {"rope_type": "linear", "factor": scaling.factor}
         case LongScaling():
@@ -197,17 +207,21 @@ def write_layered_rope(shape: ModelShape) -> dict[str, Any]:
     """Return the fields of a model with two kinds of layer."""
     scaling = write_scaling(shape.rope_scaling) or {"rope_type": "default"}
     local = shape.window_theta or shape.rope_theta
-    kinds = [FULL, SLIDING] if shape.full_layers or not shape.window else [SLIDING]
-    types = [kinds[shape.attention_kind(layer)] for layer in range(shape.layers)]
     return {
         "rope_parameters": {
             FULL: {**scaling, "rope_theta": shape.rope_theta},
             SLIDING: {"rope_type": "default", "rope_theta": local},
         },
         "rope_scaling": None,
-        "sliding_window": shape.window or None,
-        "layer_types": types,
+        **write_window_pattern(shape),
     }
+
+
+def write_window_pattern(shape: ModelShape) -> dict[str, Any]:
+    """Return which layers have a window."""
+    kinds = [FULL, SLIDING] if shape.full_layers or not shape.window else [SLIDING]
+    types = [kinds[shape.attention_kind(layer)] for layer in range(shape.layers)]
+    return {"sliding_window": shape.window or None, "layer_types": types}
 
 
 def read_layer_types(config: HubConfig) -> list[str]:

@@ -30,7 +30,9 @@ from penstock.model.open.write import DTYPES, save_tensors
 from penstock.run.schema.adapter import FFN, AdapterSection
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_QUANTISED = re.compile(r"layers\.\d+\.(attention|ffn)\.(q|k|v|out|gate|up|down)\.weight")
+_QUANTISED = re.compile(
+    r"layers\.\d+\.(attention|ffn)\.(q_down|q|kv_down|kv|k|v|out|gate|up|down)\.weight"
+)
 
 
 def write_adapter(

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.model.open.names import TensorLocation, tensor_locations, tensor_shapes
 
 _SHOWN = 6
-PREDICT_AHEAD = ("glm4_moe",)
+PREDICT_AHEAD = ("glm4_moe", "deepseek_v3")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,10 @@ class TensorSlice:
             inner = tuple(rest) or (slice(None),)
             return torch.stack([self._weights.stored_slice(name)[inner] for name in names])
         stored = self._weights.stored_slice(self._location.names[0])
-        return stored[self._location.index((first, *rest))]
+        place = self._location.index((first, *rest))
+        found = stored[tuple(slice(one.start, one.stop) for one in place)]  # it knows no steps
+        found = found[tuple(slice(None, None, one.step) for one in place)]
+        return found.mT if self._location.transposed else found
 
 
 def load_open_weights(model: nn.Module, weights: OpenWeights, device: torch.device) -> None:

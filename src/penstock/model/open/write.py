@@ -94,7 +94,7 @@ def _write_weights(
     shard_bytes: int,
 ) -> int:
     missing, shards = tensor_shapes(shape), _ShardWriter(folder, shard_bytes)
-    fused: dict[str, dict[int, Tensor]] = {}  # their tensors that lack rows, by the first row
+    fused: dict[str, tuple[Tensor, int]] = {}  # their tensors that lack rows, and how many
     for name, tensor in named:
         if missing.pop(name, None) != tuple(tensor.shape):
             raise PenstockError(f"{name} of {tuple(tensor.shape)} is no tensor of this {family}")
@@ -102,14 +102,19 @@ def _write_weights(
         place = tensor_locations(name, shape, family)[0]
         parts = tensor.detach().unbind(0) if place.stacked else [tensor.detach()]
         for theirs, part in zip(place.names, parts, strict=True):
-            kept = part.to("cpu", wide, copy=True).contiguous()
+            kept = (part.mT if place.transposed else part).to("cpu", wide, copy=True).contiguous()
             if place.rows is None:
                 shards.add(theirs, kept)
                 continue
-            rows = fused.setdefault(theirs, {})
-            rows[place.rows[0]] = kept
-            if sum(map(len, rows.values())) == place.whole:
-                shards.add(theirs, torch.cat([one for _, one in sorted(fused.pop(theirs).items())]))
+            size = place.stored_shape(tuple(tensor.shape))
+            if theirs not in fused:
+                fused[theirs] = torch.empty(size, dtype=wide), place.whole
+            whole, lack = fused.pop(theirs)
+            whole[place.index(())] = kept
+            if lack > place.held:
+                fused[theirs] = whole, lack - place.held
+            else:
+                shards.add(theirs, whole)
     if missing:
         raise PenstockError(f"the model lacks {', '.join(sorted(missing)[:6])}: nothing is written")
     return shards.finish()

@@ -156,10 +156,11 @@ def layer_matrices(shape: ModelShape, sparse: bool) -> tuple[Matrix, ...]:
 
 def _vector_params(shape: ModelShape, tensor: int) -> float:
     """Count the norms and biases of one layer on one tensor rank."""
-    norms = shape.block_norms * shape.hidden + shape.q_rank + shape.kv_rank
+    norms: float = shape.block_norms * shape.hidden + shape.q_rank + shape.kv_rank
     if shape.kv_rank:
         return norms
-    norms += shape.qk_norm_params()
+    norms += shape.qk_norm_params() + (shape.hidden if shape.out_bias else 0)
+    norms += shape.heads / tensor if shape.sinks else 0
     if not shape.attention_bias:
         return norms
     return norms + sum(m.outputs / m.ways(tensor) for m in attention_matrices(shape)[:3])
@@ -186,9 +187,14 @@ def layer_params(shape: ModelShape, tensor: int) -> LayerParams:
     return LayerParams(
         attention=held(attention_matrices(shape)) + _vector_params(shape, tensor),
         dense=held(feed_forward_matrices(shape, shape.ffn)),
-        shared=held(shared) + shape.hidden * shape.experts,
-        routed=float(expert * shape.experts),
+        shared=held(shared) + shape.hidden * shape.experts + shape.expert_bias_params(0),
+        routed=float(expert * shape.experts + _routed_biases(shape)),
     )
+
+
+def _routed_biases(shape: ModelShape) -> int:
+    """Count the biases of all routed experts of a layer, without the router's."""
+    return shape.expert_bias_params(shape.experts) - shape.expert_bias_params(0)
 
 
 class RankParams(NamedTuple):
@@ -258,12 +264,12 @@ def frozen_layer_bytes(shape: ModelShape, tensor: int, bits: int) -> FrozenBytes
         return sum(frozen_bytes(m, bits) / m.ways(tensor) for m in matrices)
 
     vectors = _vector_params(shape, tensor) * wide_bytes(bits)
-    router = shape.hidden * shape.experts * wide_bytes(bits)
+    router = (shape.hidden * shape.experts + shape.expert_bias_params(0)) * wide_bytes(bits)
     expert = sum(frozen_bytes(m, bits) for m in feed_forward_matrices(shape, shape.expert_ffn))
     return FrozenBytes(
         dense=held(layer_matrices(shape, sparse=False)) + vectors,
         sparse=held(layer_matrices(shape, sparse=True)) + vectors + router,
-        routed=expert * shape.experts,
+        routed=expert * shape.experts + _routed_biases(shape) * wide_bytes(bits),
     )
 
 

@@ -149,10 +149,10 @@ def matmul_seconds(
 
 
 @lru_cache(maxsize=4096)
-def _attention_width(shape: ModelShape) -> tuple[float, float]:
+def attention_widths(shape: ModelShape) -> tuple[float, float]:
     """Return the widths of the query-key and of the score-value product, over all heads."""
     if shape.kv_rank:
-        return shape.heads * (shape.rope_dim + shape.nope_dim), shape.heads * shape.v_dim
+        return shape.heads * shape.score_channels, shape.heads * shape.v_dim
     return shape.heads * shape.head_width, shape.heads * shape.head_width
 
 
@@ -205,7 +205,7 @@ def attention_products(shape: ModelShape, t: int) -> tuple[tuple[float, float], 
 def _attention(job: Job, c: Constants, r: DeviceRates) -> PassSeconds:
     """Time causal attention: fused kernels compute half of the square, others all of it."""
     shape, lay = job.shape, job.layout
-    qk, v = _attention_width(shape)
+    qk, v = attention_widths(shape)
     tokens = job.rank_tokens
     keys = shape.attended_tokens(job.sequence)
     square = 2.0 * tokens * keys * (qk + v) / lay.tensor

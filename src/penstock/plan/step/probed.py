@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.plan.hardware.grid import Grid, grid
 from penstock.plan.hardware.machine import Machine, MatmulPoint
 from penstock.plan.job.job import Job
+from penstock.plan.step import operators
 
 # Passes over the residual stream in one layer that are additions: two residuals forward; backward,
 # gradients that meet at q, k and v, at gate and up, and at the two residuals.
@@ -125,11 +126,13 @@ def _pass(job: Job) -> Iterator[ProbedPiece]:
     heads = shape.heads / layout.tensor
     seen = shape.attended_tokens(job.sequence) / job.sequence
     each = layers * heads * layout.microbatch / layout.context * seen
-    yield ProbedPiece("attention", "attention_s", (job.sequence, shape.head_width), each)
+    qk, v = operators.attention_widths(shape)
+    yield ProbedPiece("attention", "attention_s", (job.sequence, (qk + v) / 2 / shape.heads), each)
     yield ProbedPiece("elementwise", "norm_s", (stream,), shape.block_norms * layers + last)
     yield ProbedPiece("elementwise", "add_s", (stream,), ADDS * layers)
-    for count in (heads, shape.kv_heads / layout.tensor):
-        yield ProbedPiece("elementwise", "rotary_s", (rows * count * shape.head_width,), layers)
+    turned = shape.rope_dim or shape.head_width
+    for count in (heads, 1 if shape.kv_rank else shape.kv_heads / layout.tensor):
+        yield ProbedPiece("elementwise", "rotary_s", (rows * count * turned,), layers)
     inner = sum(line.rows * line.columns * line.count for line in _gates(job))
     yield ProbedPiece("elementwise", "gate_s", (inner,), layers)
     looked_up = 2 * stream + shape.embedding_params() / layout.tensor
@@ -158,10 +161,14 @@ def _gates(job: Job) -> Iterator[ProbedMatmul]:
 def _linears(job: Job) -> Iterator[ProbedMatmul]:
     """Yield the products of one layer."""
     shape, rows, ways = job.shape, job.rank_tokens, job.layout.tensor
-    q, kv = shape.heads * shape.head_width / ways, shape.kv_heads * shape.head_width / ways
-    yield ProbedMatmul(rows, shape.hidden, q)
-    yield ProbedMatmul(rows, shape.hidden, kv, 2)
-    yield ProbedMatmul(rows, q, shape.hidden)
+    if shape.kv_rank:
+        for inputs, outputs in operators.attention_products(shape, ways):
+            yield ProbedMatmul(rows, inputs, outputs)
+    else:
+        q, kv = shape.heads * shape.head_width / ways, shape.kv_heads * shape.head_width / ways
+        yield ProbedMatmul(rows, shape.hidden, q)
+        yield ProbedMatmul(rows, shape.hidden, kv, 2)
+        yield ProbedMatmul(rows, q, shape.hidden)
     for opening in _gates(job):
         yield ProbedMatmul(opening.rows, opening.inner, opening.columns, 2 * opening.count)
         yield ProbedMatmul(opening.rows, opening.columns, opening.inner, opening.count)

@@ -230,7 +230,7 @@ def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[
     shape = job.shape
     width = 2 * shape.kv_heads * shape.head_width / min(job.layout.tensor, shape.kv_heads)
     if shape.kv_rank:
-        width = 2 * shape.heads * shape.v_dim / job.layout.tensor
+        width = shape.heads * (shape.score_channels + shape.v_dim) / job.layout.tensor
     g = network.group(job.machine, ways, job.layout.tensor)
     size = job.layout.microbatch * job.sequence * width * 2.0
     once = network.gather_s(g, size)

@@ -17,12 +17,16 @@ from penstock.run.schema.section import (
     Text,
 )
 
-ATTENTION, FFN = ("q", "k", "v", "out"), ("gate", "up", "down")
+ATTENTION, FFN = ("q_down", "q", "kv_down", "kv", "k", "v", "out"), ("gate", "up", "down")
 GROUPS = {"attention": ATTENTION, "ffn": FFN}
 # Names in other tools → ours, for error messages.
 ELSEWHERE = {
     **{f"{name}_proj": name for name in ("q", "k", "v", "gate", "up", "down")},
     "o_proj": "out",
+    "q_a_proj": "q_down",
+    "q_b_proj": "q",
+    "kv_a_proj_with_mqa": "kv_down",
+    "kv_b_proj": "kv",
     "all-linear": 'attention", "ffn',
 }
 
@@ -39,7 +43,8 @@ class AdapterSection(Section):
     targets: tuple[Text, ...] = Field(
         ("attention", "ffn"),
         description="Parts of each layer that get an adapter: `attention` (or of it `q`, `k`, `v`, "
-        "`out`), `ffn` (or of it `gate`, `up`, `down`); routed experts and routers get none. Of a "
+        "`out`; of latent attention `q_down`, `q`, `kv_down`, `kv`, `out`), `ffn` (or of it "
+        "`gate`, `up`, `down`); routed experts and routers get none. Of a "
         "model that runs through transformers: `attention`, `ffn`, or names of its modules.",
     )
     dropout: ShareBelowOne = Field(
@@ -100,11 +105,19 @@ def module_params(adapter: AdapterSection, modules: Mapping[str, tuple[int, int]
 def matrices(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
     """Yield the matrices of a layer that can have an adapter: canonical name, inputs, outputs."""
     hidden, width = shape.hidden, shape.head_width
-    queries, values = shape.heads * width, shape.kv_heads * width
-    yield "attention.q", hidden, queries
-    yield "attention.k", hidden, values
-    yield "attention.v", hidden, values
-    yield "attention.out", queries, hidden
+    queries, values = shape.heads * shape.score_channels, shape.kv_heads * width
+    if shape.kv_rank:
+        if shape.q_rank:
+            yield "attention.q_down", hidden, shape.q_rank
+        yield "attention.q", shape.q_rank or hidden, queries
+        yield "attention.kv_down", hidden, shape.kv_rank + shape.rope_dim
+        yield "attention.kv", shape.kv_rank, shape.heads * (shape.nope_dim + shape.v_dim)
+        yield "attention.out", shape.heads * shape.v_dim, hidden
+    else:
+        yield "attention.q", hidden, queries
+        yield "attention.k", hidden, values
+        yield "attention.v", hidden, values
+        yield "attention.out", queries, hidden
     dense = not shape.moe or layer < shape.dense_layers
     inner = shape.ffn if dense else shape.shared_experts * shape.expert_ffn
     within = "ffn" if dense else "ffn.shared"
@@ -128,7 +141,15 @@ def misfits(adapter: AdapterSection, shape: ModelShape) -> list[str]:
         for layer in range(shape.layers)
         for name, _, _ in matrices(shape, layer)
     }
-    missing = [part for part in adapter.parts if part not in there]
+    # A group is what the model has of it.
+    asked = [part for part in adapter.parts if part in adapter.targets or part in FFN]
+    missing = [part for part in asked if part not in there]
+    if strange := [part for part in missing if part in ATTENTION]:
+        has = ", ".join(part for part in ATTENTION if part in there)
+        return [
+            f"model.adapter.targets: {', '.join(strange)}: the attention of this model has no such "
+            f'matrix; write of {has}, or "attention" for all of them'
+        ]
     if missing:
         return [
             f"model.adapter.targets: {', '.join(missing)}: every feed-forward part of this model "

@@ -132,7 +132,9 @@ class ModelSection(Section):
                 return None
         given = self.given()
         if self.preset:
-            return replace(preset(self.preset), **given)  # type: ignore[arg-type]
+            shape = replace(preset(self.preset), **given)  # type: ignore[arg-type]
+            full = tuple(layer for layer in shape.full_layers if layer < shape.layers)
+            return replace(shape, full_layers=full or shape.full_layers)
         return ModelShape(**({"kv_heads": self.heads, "ffn": 0, "vocab": 0} | given))  # type: ignore[arg-type]
 
     def shape(self, vocab: int | None) -> ModelShape:
@@ -236,8 +238,10 @@ def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     if shape.heads % shape.kv_heads:
         what = f"{shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly"
         problems.append(("kv_heads", f"{what}; write a divisor of {shape.heads}"))
-    if shape.kv_rank:
-        pass  # latent attention has head widths of its own
+    if shape.kv_rank:  # latent attention has head widths of its own
+        if shape.kv_heads != shape.heads:
+            what = f"latent attention has as many as heads = {shape.heads}"
+            problems.append(("kv_heads", f"{what}; write kv_heads = {shape.heads}"))
     elif not shape.head_dim and shape.hidden % shape.heads:
         what = f"not a multiple of heads = {shape.heads}"
         problems.append(
@@ -249,6 +253,13 @@ def _misfits(shape: ModelShape) -> list[tuple[str, str]]:
     if shape.moe and not 0 < shape.experts_active <= shape.experts:
         what = f"a token visits between 1 and {shape.experts} experts"
         problems.append(("experts_active", f"{what}; write one of these"))
+    if shape.activation == "clamped" and (
+        not shape.moe or shape.dense_layers or shape.shared_experts
+    ):
+        what = "only routed experts have the clamped gate of this preset"
+        problems.append(("experts", f"{what}; write no dense_layers and no shared_experts"))
+    if shape.moe and (told := shape.routing_problem()):
+        problems.append(("experts", f"{told}; write the preset's, or another preset"))
     if shape.moe and not shape.expert_ffn:
         problems.append(("expert_ffn", "experts need a width; write one such as 1024"))
     if not shape.ffn and (not shape.moe or shape.dense_layers):

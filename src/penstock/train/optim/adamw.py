@@ -4,6 +4,7 @@ On CUDA one kernel does a whole update. Elsewhere torch's own does it, or a few 
 rounded stochastically. All of them compute the same.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,9 @@ from penstock.train.parallel.parts import Grads, local_tensor, sharded_like
 
 if TYPE_CHECKING:
     from penstock.train.optim.adamw_kernel import FusedAdamW
+
+
+_EXPERT_BIAS = re.compile(r"\bexperts\.\w+_bias$")  # one for each expert, and still no matrix
 
 
 class UpdateGroup(NamedTuple):
@@ -184,7 +188,8 @@ class AdamW:
 
     def decay(self, name: str) -> float:
         """Return the weight decay of a parameter."""
-        return self.train.weight_decay if self.params[name].dim() >= 2 else 0.0
+        matrix = self.params[name].dim() >= 2 and not _EXPERT_BIAS.search(name)
+        return self.train.weight_decay if matrix else 0.0
 
     def copy_masters(self) -> None:
         """Copy the masters into the parameters, after they have been loaded."""

@@ -125,9 +125,14 @@ def attend_gathered(
     v_boke: Tensor,
     mask: Mask,
     scale: float | None = None,
+    sinks_h: Tensor | None = None,
 ) -> Tensor:
     """Compute attention of this rank's queries to the keys of all ranks; keys and values are
     gathered together.
     """
-    keys, values = gather_sequence(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
-    return attend(q_bohe, keys, values, mask, scale)
+    widths = k_boke.shape[-1], v_boke.shape[-1]
+    if widths[0] == widths[1]:
+        keys, values = gather_sequence(torch.cat((k_boke, v_boke), 2), mesh).chunk(2, 2)
+    else:  # latent attention, which has as many heads of one as of the other
+        keys, values = gather_sequence(torch.cat((k_boke, v_boke), 3), mesh).split(widths, 3)
+    return attend(q_bohe, keys, values, mask, scale, sinks_h)

@@ -5,8 +5,10 @@ gathering the sequence, works with this rank's part of its matrices and ends in 
 ranks of which each keeps its part of the sequence:
 
     q, k, v, gate, up        cut by outputs: each rank has some heads, some of the inner width
+    kv                       of latent attention, the same; q_down and kv_down are whole, as routers
     out, down                cut by inputs: what comes out is a part of the sum
     embed, head              cut by words; the cross-entropy of the parts needs two numbers a token
+    bias of out              whole, and each rank adds its share of it to its part of the sum
     norms, router            whole on every rank, which sees some of the tokens or of the heads, so
                              that its gradient is a part of the sum
     adapters                 one of the two matrices is cut as the frozen one is, the other is whole
@@ -43,8 +45,9 @@ from penstock.train.world.world import World
 
 BY_OUTPUTS = {"weight": Shard(0), "bias": Shard(0), "adapter_b": Shard(0)}
 BY_INPUTS = {"weight": Shard(1), "adapter_a": Shard(1)}
-CUTS = dict.fromkeys(("q", "k", "v", "gate", "up", "embed", "head"), BY_OUTPUTS)
+CUTS = dict.fromkeys(("q", "k", "v", "kv", "gate", "up", "embed", "head"), BY_OUTPUTS)
 CUTS |= dict.fromkeys(("out", "down"), BY_INPUTS)
+CUTS["attention"] = {"sinks": Shard(0)}  # one for each head
 ROWS = 2048  # tokens whose logits are in full precision at once
 
 
@@ -81,7 +84,9 @@ def shard_parameters(module: nn.Module, cuts: dict[str, Shard], mesh: DeviceMesh
         part = distribute_tensor(param.detach(), mesh, [placement], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(part, param.requires_grad))
     if own:
-        module.__class__ = _with_local_parameters(type(module))  # type: ignore[arg-type]
+        summed = cuts is BY_INPUTS and any(name == "bias" for name, _ in own)
+        ways = mesh.size() if summed else 1
+        module.__class__ = _with_local_parameters(type(module), ways)  # type: ignore[arg-type]
 
 
 class LocalParameters:
@@ -91,9 +96,22 @@ class LocalParameters:
         return local_with_gradient(super().__getattr__(name))  # type: ignore[misc]
 
 
+class DividedBias(LocalParameters):
+    """The same, of a module whose outputs are summed over ranks: each adds a share of the bias."""
+
+    ways: int
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return value / self.ways if name == "bias" else value
+
+
 @cache
-def _with_local_parameters(kind: type[nn.Module]) -> type[nn.Module]:
-    return type(kind.__name__, (LocalParameters, kind), {})
+def _with_local_parameters(kind: type[nn.Module], ways: int = 1) -> type[nn.Module]:
+    """Return the class with local parameters; `ways` above 1: ranks that share its bias."""
+    if ways == 1:
+        return type(kind.__name__, (LocalParameters, kind), {})
+    return type(kind.__name__, (DividedBias, kind), {"ways": ways})
 
 
 def local_with_gradient(value: Any) -> Any:
