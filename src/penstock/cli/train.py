@@ -49,13 +49,12 @@ def train(
     from penstock.run.folder import RunFolder
     from penstock.run.load import load
     from penstock.watch.outlets import process as outlets
-    from penstock.watch.report.screen import screen, summary
     from penstock.watch.terminal.display import close_at_the_end, display_for_stdout
 
     run = load(run_file, overrides or [])
     outlets.check(run)
     display = display_for_stdout(quiet=json)
-    from penstock.launch.start import start  # torch: after the file has been checked
+    from penstock.launch.start import start  # after the file has been checked
 
     failed: RunFailed | None = None
     try:
@@ -65,6 +64,8 @@ def train(
         failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
         if display.folder is None:  # nothing was started, so there is nothing to report
             raise
+    from penstock.watch.report.screen import screen, summary  # not before the launch
+
     try:
         if json:
             print_json(summary(folder))
