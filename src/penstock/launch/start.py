@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from penstock.data.read.run_tokenizer import keep_tokenizer
@@ -49,12 +49,16 @@ def start(
     fresh: bool = False,
     listener: Listener | None = None,
     began: float | None = None,
+    early: HeadStart | None = None,
 ) -> RunFolder:
-    """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
+    """Train `run` to its end on this machine. Everything is recorded in the folder returned.
+
+    `early` is its fork server, where the caller has started one.
+    """
     listener, began = SafeListener(listener or Listener()), began or now()
     refuse_unsupported(run)
-    with head_start.begin(run) as early:
-        return _start(run, fork, fresh, listener, began, early)
+    with nullcontext(early) if early else head_start.begin(run) as server:
+        return _start(run, fork, fresh, listener, began, server)
 
 
 def _start(
