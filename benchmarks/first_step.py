@@ -227,9 +227,7 @@ def measure_all(given: argparse.Namespace, where: Path) -> dict[str, object]:
             if name == "cold":
                 shutil.rmtree(home / "compiled", ignore_errors=True)
             last = name == "warm" and number == given.times - 1
-            start, lost = measure_start(
-                path, where, given.overrides, given.kills if last else 0
-            )
+            start, lost = measure_start(path, where, given.overrides, given.kills if last else 0)
             starts.append(start)
             print(f"  {name} {start.first_s:.2f} {start.second_s:.2f}", file=sys.stderr)
         middle = median_start(starts)
@@ -237,7 +235,9 @@ def measure_all(given: argparse.Namespace, where: Path) -> dict[str, object]:
         result[name] = asdict(middle) | {"every": [asdict(one) for one in starts]}
     if lost:
         each = ", ".join(f"{seconds:.1f}" for seconds in lost)
-        print(f"after SIGKILL of a rank, the next new step: {statistics.median(lost):.1f} s ({each})")
+        print(
+            f"after SIGKILL of a rank, the next new step: {statistics.median(lost):.1f} s ({each})"
+        )
         result["killed_s"] = lost
     if cuda and given.peers and given.peers.is_dir():
         for cold in (True, False):

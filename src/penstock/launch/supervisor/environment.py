@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,10 @@ def _compiled_before() -> dict[str, str]:
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
     }
-    env |= {name: os.environ[name] for name in env if os.environ.get(name)}
+    # A process that has compiled something has torch's default in its environment: not a choice.
+    default = os.path.join(tempfile.gettempdir(), "torchinductor_")
+    chosen = {name: os.environ[name] for name in env if os.environ.get(name)}
+    env |= {name: value for name, value in chosen.items() if not value.startswith(default)}
     if _lacks_bytecode():
         env |= {"PYTHONPYCACHEPREFIX": str(folder / "python"), "PYTHONDONTWRITEBYTECODE": ""}
     return env

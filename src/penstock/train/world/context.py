@@ -20,7 +20,7 @@ def open_context_early(kind: str) -> None:
 
 
 def _retain(number: int) -> None:
-    """Retain the primary context of a GPU, which is what torch uses, for the life of the process."""
+    """Retain the primary context of a GPU, the one that torch uses, until the process ends."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
