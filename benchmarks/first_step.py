@@ -30,6 +30,7 @@ from pathlib import Path
 from recovery import beats, committed, training, wait
 
 from penstock.guard.detect.pulse import PHASES, TRACE
+from penstock.launch.supervisor.fork_client import modules
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
@@ -198,6 +199,33 @@ def has_cuda() -> bool:
     return subprocess.run([sys.executable, "-c", asked]).returncode == 0
 
 
+IMPORTS = """
+import gc, os, sys, time
+gc.disable()
+began = time.monotonic()
+for name in sys.argv[1:]:
+    __import__(name)
+used = os.times()
+specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+kept = [spec.cached for spec in specs if getattr(spec, "cached", None)]
+lacking = sum(not os.path.exists(path) for path in kept)
+print(time.monotonic() - began, used.user + used.system, len(kept), lacking)
+"""
+
+
+def imports_alone(cuda: bool) -> dict[str, float]:
+    """Time the imports of a rank in a process that does nothing else."""
+    command = [sys.executable, "-c", IMPORTS, *modules("cuda" if cuda else "cpu")]
+    said = subprocess.check_output(command, text=True).split()[-4:]
+    names = ("wall_s", "cpu_s", "files", "without_bytecode")
+    found = dict(zip(names, map(float, said), strict=True))
+    print(
+        f"imports alone: {found['wall_s']:.1f} s, {found['cpu_s']:.1f} s of them on a core; "
+        f"{found['without_bytecode']:.0f} of {found['files']:.0f} modules have no bytecode"
+    )
+    return found
+
+
 def show(name: str, start: Start, times: int) -> None:
     print(f"{name}: first step {start.first_s:.1f} s, second {start.second_s:.1f} s", end="")
     print(f" (median of {times})" if times > 1 else "")
@@ -217,7 +245,7 @@ def measure_all(given: argparse.Namespace, where: Path) -> dict[str, object]:
         path.write_text(GPU_RUN)
     home = Path(os.environ.setdefault("PENSTOCK_HOME", str(where / "home")))
     measure_start(path, where, given.overrides)
-    result: dict[str, object] = {}
+    result: dict[str, object] = {"imports": imports_alone(cuda)}
     lost: list[float] = []
     for name in ("cold", "warm"):
         starts: list[Start] = []
