@@ -6,7 +6,7 @@ PEERS := .peers
 MLFLOW := .mlflow
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-adapt bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -93,6 +93,11 @@ bench-adapt:
 # What one GPU draws under four loads, and whether its counter and its sampled power agree: a minute.
 bench-power:
 	@PYTHONPATH=src:.carry:$$PYTHONPATH $(PYTHON) benchmarks/power.py $(BENCH)
+
+# From `exec` to the end of the first and second step, cold and warm, by cause; then ranks are killed.
+# With a GPU, the machine's own python3: PYTHONPATH=src:.carry python3 benchmarks/first_step.py
+bench-start: $(VENV)/.core
+	@$(BIN)/python benchmarks/first_step.py $(BENCH)
 
 # What clocks, journal and traces cost a step, on the GPU if there is one.
 bench-meter: $(VENV)/.core

@@ -97,7 +97,8 @@ class Metered:
         self.step, self.clock = step, StepClock(world.cuda)
         self.journal = Journal(folder / "journal", 0, clock=now)
         self.tracer = Tracer(folder / "traces", self.journal, world, Every(steps=EVERY))
-        self.tracer.warm_up(EVERY)
+        self.tracer.begin_warm_up(EVERY)
+        self.tracer.wait_warm()
         self.numbers = itertools.count(1)
 
     def __call__(self, traced: bool = False) -> None:

@@ -1,7 +1,7 @@
 """`penstock train RUN`: plan, launch, feed, guard, account; goes on with a run that exists."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,11 @@ from penstock import output
 from penstock.cli.show import Json, out, print_json, print_table
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.meter.clock import now
+
+if TYPE_CHECKING:
+    from penstock.launch.supervisor.head_start import HeadStart
+    from penstock.run.folder import RunFolder
+    from penstock.run.schema.run import Run
 
 BEGAN = now()  # the run's clock starts with the command, imports included
 
@@ -46,25 +51,15 @@ def train(
             raise PenstockError("--fork and --vary: a sweep starts runs of its own; give one")
         _sweep(run_file, overrides or [], vary, fresh, json)
         return
-    from penstock.run.folder import RunFolder
     from penstock.run.load import load
-    from penstock.watch.outlets import process as outlets
-    from penstock.watch.report.screen import screen, summary
-    from penstock.watch.terminal.display import close_at_the_end, display_for_stdout
 
     run = load(run_file, overrides or [])
-    outlets.check(run)
-    display = display_for_stdout(quiet=json)
-    from penstock.launch.start import start  # torch: after the file has been checked
+    from penstock.launch.supervisor import head_start
 
-    failed: RunFailed | None = None
-    try:
-        with close_at_the_end([display]):
-            folder = start(run, fork=fork, fresh=fresh, listener=display, began=BEGAN)
-    except RunFailed as error:  # printed last, below the report
-        failed, folder = error, RunFolder(run.folder.with_name(fork or run.name))
-        if display.folder is None:  # nothing was started, so there is nothing to report
-            raise
+    with head_start.begin(run) as early:  # it imports while this process does
+        folder, failed = _train(run, fork, fresh, json, early)
+    from penstock.watch.report.screen import screen, summary  # not before the launch
+
     try:
         if json:
             print_json(summary(folder))
@@ -76,6 +71,27 @@ def train(
         sys.stderr.write(f"note: {problem}; the run went on without a display\n")
     if failed:
         raise failed
+
+
+def _train(
+    run: "Run", fork: str | None, fresh: bool, json: bool, early: "HeadStart"
+) -> "tuple[RunFolder, RunFailed | None]":
+    """Train a run; return its folder, and why it failed if it did."""
+    from penstock.run.folder import RunFolder
+    from penstock.watch.outlets import process as outlets
+    from penstock.watch.terminal.display import close_at_the_end, display_for_stdout
+
+    outlets.check(run)
+    display = display_for_stdout(quiet=json)
+    from penstock.launch.start import start
+
+    try:
+        with close_at_the_end([display]):
+            return start(run, fork, fresh, display, BEGAN, early), None
+    except RunFailed as error:  # printed last, below the report
+        if display.folder is None:  # nothing was started, so there is nothing to report
+            raise
+        return RunFolder(run.folder.with_name(fork or run.name)), error
 
 
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:

@@ -3,13 +3,12 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.guard.checkpoints import create_identity
-from penstock.launch.hosts.start import start as start_on_several_hosts
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.launch_plan import BudgetLimit
 from penstock.launch.prepare.listener import Listener, SafeListener
@@ -25,8 +24,9 @@ from penstock.launch.prepare.resume import (
     renamed,
     report_start,
 )
-from penstock.launch.supervisor import addresses
+from penstock.launch.supervisor import addresses, head_start
 from penstock.launch.supervisor.attempt import has_trained
+from penstock.launch.supervisor.head_start import HeadStart
 from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
 from penstock.ledger.journal.events import InvocationEnded, InvocationStarted, RecordMended
 from penstock.ledger.journal.writer import SupervisorJournal
@@ -49,10 +49,21 @@ def start(
     fresh: bool = False,
     listener: Listener | None = None,
     began: float | None = None,
+    early: HeadStart | None = None,
 ) -> RunFolder:
-    """Train `run` to its end on this machine. Everything is recorded in the folder returned."""
+    """Train `run` to its end on this machine. Everything is recorded in the folder returned.
+
+    `early` is its fork server, where the caller has started one.
+    """
     listener, began = SafeListener(listener or Listener()), began or now()
     refuse_unsupported(run)
+    with nullcontext(early) if early else head_start.begin(run) as server:
+        return _start(run, fork, fresh, listener, began, server)
+
+
+def _start(
+    run: Run, fork: str | None, fresh: bool, listener: Listener, began: float, early: HeadStart
+) -> RunFolder:
     run = with_model_config(run)
     machine = devices.find()
     listener.machine_found(str(machine))
@@ -68,6 +79,8 @@ def start(
                 "--fork and --fresh: not on several hosts, of which none can know what the others "
                 "hold; give the run another name, or fork on one host with cluster.nodes=1"
             )
+        from penstock.launch.hosts.start import start as start_on_several_hosts  # torch
+
         start_on_several_hosts(run, machine, listener, began)
         return folder
     if fresh:
@@ -85,7 +98,7 @@ def start(
         if how.finished:
             report_start(how, folder, listener)
         else:
-            _launch(how, folder, machine, listener, began, mended)
+            _launch(how, folder, machine, listener, began, mended, early)
     return folder
 
 
@@ -123,6 +136,7 @@ def _launch(
     listener: Listener,
     began: float,
     mended: list[str],
+    early: HeadStart,
 ) -> None:
     before = folder.read_launch_record()
     prepared = prepare(how.run, before, machine, listener)
@@ -140,7 +154,7 @@ def _launch(
     save(run, folder.run_file)
     folder.write_plan(plan)
     listener.launching(folder, plan)
-    outcome = _supervise(run, folder, layout, machine, listener, began, limit, mended)
+    outcome = _supervise(run, folder, layout, machine, listener, began, limit, mended, early)
     if outcome.result == "failed":
         error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
         raise error(outcome.error)
@@ -155,6 +169,7 @@ def _supervise(
     began: float,
     limit: BudgetLimit | None,
     mended: list[str],
+    early: HeadStart,
 ) -> RunOutcome:
     """Supervise the run: the part of a launch that the run's clock counts."""
     journal = SupervisorJournal(folder.journal, clock=now)
@@ -175,6 +190,8 @@ def _supervise(
                 listener=listener,
                 replanner=Replanner(run, folder, journal),
                 deterministic=run.train.deterministic,
+                compiled=run.train.compile,
+                head_start=early,
                 live=run.guard.mode == "live",
                 limit=limit,
             ).run()

@@ -83,6 +83,36 @@ def _number(path: Path) -> int:
         return 0
 
 
+def visible_gpus() -> int:
+    """Count the GPUs that a process started now would use, by the driver and without torch.
+
+    Torch may count otherwise (a build without CUDA, parts of GPUs): a guess, and quick.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        count = int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
+    finally:
+        pynvml.nvmlShutdown()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count
+    named = [one.strip() for one in visible.split(",")]
+    return min(count, len([one for one in named if one not in ("", "-1")]))
+
+
+def guess() -> Devices:
+    """Guess the devices without torch: their kind and number, not their names and memory."""
+    gpus = visible_gpus()
+    return Devices("cuda" if gpus else "cpu", gpus or cpu_cores(), "", "", 0)
+
+
 def find() -> Devices:
     """Find the devices of this machine with torch."""
     import torch  # here, so that reading a `Devices` needs no torch

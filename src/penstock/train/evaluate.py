@@ -16,6 +16,7 @@ from penstock.policy.checkpoint import interval_ends
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
 from penstock.train.export.sampling import sample_continuation
+from penstock.train.parallel.compile import compiles
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.state import TrainingState
@@ -113,6 +114,9 @@ class Evaluator:
         if stream.masked:
             tokens, _ = batches.count_over_ranks(samples)
         micros = batches.micros(samples, count)
+        if compiles(rank.run.train.compile, rank.layout, rank.world):
+            # Layers are compiled for the shape of training; rows that do not count cost less.
+            micros = [micro.padded(rank.layout.microbatch) for micro in micros]
         total = self.engine.runner.evaluate(micros, self._nobody_stops)
         if total is None:
             rank.journal.write_span(EvaluateSpan(), start, now())

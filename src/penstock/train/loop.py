@@ -191,13 +191,18 @@ class Trainer:
         self.warm = True
         start, rank = now(), self.rank
         rank.pulse.at("warm_up", after_step)
+        self.tracer.begin_warm_up(self.batches.steps - after_step)
         if not self.live:  # there the replica that saves may be another later
             self.saver.prepare()
         if rank.world.cuda or after_step == 0:
             self.engine.stepper.warm_up(self.batches.first_micro(after_step + 1))
+        stepped = now()
         self.saver.wait_prepared()
-        self.tracer.warm_up(self.batches.steps - after_step)
-        rank.journal.write_span(WarmUpSpan(), start, now())
+        prepared = now()
+        self.tracer.wait_warm()
+        end = now()
+        parts = {"kernels": stepped - start, "saver": prepared - stepped, "tracer": end - prepared}
+        rank.journal.write_span(WarmUpSpan(parts=parts), start, end)
 
     def rewind(self, rewind: Rewind) -> None:
         """Go back to the step that `rewind` names, or that the remaining replicas agree on."""

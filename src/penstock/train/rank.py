@@ -38,6 +38,7 @@ from penstock.run.schema.run import Run  # noqa: E402
 from penstock.train.loop import build  # noqa: E402
 from penstock.train.rank_context import RankContext  # noqa: E402
 from penstock.train.replicas.live_world import join_live  # noqa: E402
+from penstock.train.world.context import open_context_early  # noqa: E402
 from penstock.train.world.world import join  # noqa: E402
 
 
@@ -77,8 +78,9 @@ def out_of_memory(error: Exception) -> bool:
 
 def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     """Join the other ranks, train, and return the result and the hash of the weights."""
-    run = load(folder.run_file)
     launch = folder.read_launch_record()
+    open_context_early(launch.device)
+    run = load(folder.run_file)
     layout = Layout(**launch.layout)
     refuse_other_code(run, launch.sources)
     if run.train.deterministic:

@@ -46,6 +46,7 @@ class Tracer:
     _started: int | None = None  # the first step of this attempt
     _traced_s: float = field(default_factory=now)
     _writing: threading.Thread | None = None
+    _warming: threading.Thread | None = None
 
     def due(self, step: int) -> bool:
         """Return whether `step` is to be traced; the leading rank asks for every step."""
@@ -61,14 +62,26 @@ class Tracer:
             self._traced_s = now()
         return first or again
 
-    def warm_up(self, steps: int) -> None:
-        """Make a first trace on an accelerator, which takes seconds, before the first step.
+    def begin_warm_up(self, steps: int) -> None:
+        """Begin a first trace on an accelerator, which takes seconds, before the first step.
 
-        `steps` are to come: a run too short for a trace does not need this.
+        It runs on a thread, beside the first kernels. `steps` are to come: a run too short for a
+        trace does not need this.
         """
         if self.world.cuda and isinstance(self.every, Every) and steps > FIRST and self._traces:
-            with _profile(cuda=True):
-                torch.zeros(1, device=self.world.device)
+            self._warming = threading.Thread(target=self._warm_up, name="trace", daemon=True)
+            self._warming.start()
+
+    def _warm_up(self) -> None:
+        torch.cuda.set_device(self.world.device)  # a thread begins with the first
+        with _profile(cuda=True):
+            torch.zeros(1, device=self.world.device)
+
+    def wait_warm(self) -> None:
+        """Wait until the first trace is made: the first step must not be slowed down by it."""
+        if self._warming:
+            self._warming.join()
+        self._warming = None
 
     @contextmanager
     def trace_if_requested(self, step: int, clock: StepClock) -> Iterator[None]:

@@ -1,6 +1,10 @@
 """The environment variables of the processes of ranks."""
 
+import contextlib
+import importlib.util
 import os
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +12,7 @@ from penstock.home import home
 from penstock.launch.supervisor.addresses import network
 from penstock.meter import clock
 from penstock.meter.rendezvous import LOOPBACK
+from penstock.private import private_folder
 
 FLIGHT = "flight-"  # `flight-0`, and `flight-0.pipe` to ask rank 0 for it
 FLIGHT_COLLECTIVES = 2000  # that are kept
@@ -28,10 +33,44 @@ def for_fork_server(threads: int) -> dict[str, str]:
         # The usual check for GPUs opens the driver, which does not survive a fork.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    # A restart finds the compiled kernels of the attempt before.
-    for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "torch"), ("TRITON_CACHE_DIR", "triton")):
-        env[name] = os.environ.get(name) or str(home() / "compiled" / folder)
+    return env | _compiled_before()
+
+
+def _compiled_before() -> dict[str, str]:
+    """Return where compiled layers and kernels are kept: no start compiles what an earlier one did.
+
+    What is found there is run, so the folder is made private.
+    """
+    folder = home() / "compiled"
+    with contextlib.suppress(OSError):  # a full disk; or a folder that its owner shares on purpose
+        private_folder(folder)
+    env = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        # Graphs as torch traced them, and the kernels made from them. The defaults of torch are
+        # the same today.
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+    }
+    # A process that has compiled something has torch's default in its environment: not a choice.
+    default = os.path.join(tempfile.gettempdir(), "torchinductor_")
+    chosen = {name: os.environ[name] for name in env if os.environ.get(name)}
+    env |= {name: value for name, value in chosen.items() if not value.startswith(default)}
+    if _lacks_bytecode():
+        env |= {"PYTHONPYCACHEPREFIX": str(folder / "python"), "PYTHONDONTWRITEBYTECODE": ""}
     return env
+
+
+def _lacks_bytecode() -> bool:
+    """Return whether torch would be compiled to bytecode at every start: its folder has none, and
+    none can be written there. Imports take three times as long then.
+    """
+    torch = importlib.util.find_spec("torch")
+    if sys.pycache_prefix or torch is None or torch.cached is None or torch.origin is None:
+        return False
+    if os.path.exists(torch.cached):
+        return False
+    return sys.dont_write_bytecode or not os.access(os.path.dirname(torch.origin), os.W_OK)
 
 
 def for_flight_recorder(logs: Path) -> dict[str, str]:

@@ -45,9 +45,13 @@ GONE_S = 60.0
 WAKE_S = 1.0  # between two checks whether the server is stopped, while something is waited for
 
 
-def modules(device: str) -> tuple[str, ...]:
-    """Return the modules that ranks on a kind of device need: on "cuda" layers are compiled."""
-    return (*MODULES, COMPILER) if device == "cuda" else MODULES
+def modules(device: str, compiled: str = "auto") -> tuple[str, ...]:
+    """Return the modules that ranks on a kind of device need; `compiled` is `train.compile`.
+
+    "auto" compiles layers on "cuda", in all but a few layouts.
+    """
+    compiles = device == "cuda" if compiled == "auto" else compiled == "on"
+    return (*MODULES, COMPILER) if compiles else MODULES
 
 
 def process_state(pid: int) -> str:
@@ -105,6 +109,10 @@ class ForkClient:
                 env=os.environ | self._env,
                 fds={0: nothing.fileno(), 1: output, 2: output, SERVER_FD: server_end.fileno()},
             )
+
+    def serves(self, env: Mapping[str, str], modules: Sequence[str]) -> bool:
+        """Return whether ranks that need this environment and these modules can come from it."""
+        return not self.lost and self._env == env and set(modules) <= set(self._modules)
 
     def fileno(self) -> int:
         return self._socket.fileno()

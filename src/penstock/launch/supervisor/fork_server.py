@@ -146,8 +146,10 @@ def main(client: socket.socket, parent: int, modules: list[str]) -> None:
     # A terminal or a scheduler signals the whole group; the supervisor handles stops.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    gc.disable()  # imports make much and free little: a collection finds nothing
     for module in modules:
         importlib.import_module(module)
+    gc.enable()
     torch = sys.modules.get("torch")
     assert torch is None or not torch.cuda.is_initialized(), "a fork would have no GPU"
     gc.collect()

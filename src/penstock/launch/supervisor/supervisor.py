@@ -16,9 +16,10 @@ from penstock.errors import RunFailed
 from penstock.launch.prepare.launch_plan import BudgetLimit
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.replan import Replanner
-from penstock.launch.supervisor import environment, preload, stacks
+from penstock.launch.supervisor import environment, stacks
 from penstock.launch.supervisor.attempt import AttemptRecords, ObservedEnd, has_trained
-from penstock.launch.supervisor.fork_client import RANK, ForkClient, modules
+from penstock.launch.supervisor.fork_client import RANK, modules
+from penstock.launch.supervisor.head_start import HeadStart
 from penstock.launch.supervisor.quorum import Quorum
 from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.launch.supervisor.signals import on_stop_signal
@@ -68,6 +69,8 @@ class Supervisor:
     replanner: Replanner  # for ranks that run out of memory
     grace_s: float = 30.0  # guard.grace
     deterministic: bool = False
+    compiled: str = "auto"  # train.compile
+    head_start: HeadStart = field(default_factory=HeadStart)  # the fork server, if it runs already
     live: bool = False  # guard.mode: replicas go on without each other
     limit: BudgetLimit | None = None  # [budget], as a moment of the clock
     last_reason: str = ""  # of the last fault
@@ -124,7 +127,7 @@ class Supervisor:
     def open_processes(self) -> RankProcesses:
         """Return the processes that ranks run in."""
         env = environment.for_fork_server(self.threads)
-        return ForkClient(env, modules(self.device), preload.from_environment())
+        return self.head_start.take(env, modules(self.device, self.compiled))
 
     def begin_attempt(self, attempt: int) -> None:
         """Choose the hosts of the attempt and set the number of ranks."""

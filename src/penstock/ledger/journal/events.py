@@ -709,6 +709,8 @@ class MetersClosed(JournalEvent):
 class WarmUpSpan(JournalEvent):
     """Warm-up before or after `ready`."""
 
+    parts: dict[str, float] = ABSENT  # seconds: kernels; then what was still waited for
+
 
 @span("evaluate")
 class EvaluateSpan(JournalEvent):

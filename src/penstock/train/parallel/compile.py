@@ -4,8 +4,12 @@ Operations between matmuls and attention become a few kernels. The rest of the d
 kernels (`model/loss.py`) or is small.
 """
 
+from collections.abc import Callable
+from functools import wraps
+
 import torch
 import torch._functorch.config as partition
+from torch import Tensor
 
 from penstock.model.decoder import Decoder
 from penstock.model.moe import MoE
@@ -33,4 +37,24 @@ def compile_layers(decoder: Decoder) -> None:
     for layer in decoder.layers.values():
         # Where experts' rows end is known on the device only, which a graph cannot say.
         part = layer.attention if isinstance(layer.ffn, MoE) else layer
-        part.forward = torch.compile(part.forward)
+        part.forward = shared_graph(torch.compile(part.forward))
+
+
+def shared_graph(compiled: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Let evaluation run the graph of training, where its inputs have a shape of training.
+
+    Without gradients the layer would be compiled a second time, and the first evaluation would wait
+    for that. What the graph keeps for a backward pass is freed with the layer's output.
+    """
+    trained: set[torch.Size] = set()
+
+    @wraps(compiled)
+    def forward(x_bsd: Tensor, *others: object) -> Tensor:
+        if torch.is_grad_enabled():
+            trained.add(x_bsd.shape)
+        elif x_bsd.shape in trained:
+            with torch.enable_grad():  # an input of training has a gradient
+                return compiled(x_bsd.detach().requires_grad_(), *others).detach()
+        return compiled(x_bsd, *others)
+
+    return forward

@@ -21,6 +21,26 @@ class Microbatch:
     counted_bs: Tensor | None = None  # the targets that count in the loss; None: all of them
     starts_bs: Tensor | None = None  # the inputs that begin a document; None: it does not matter
 
+    def padded(self, rows: int) -> "Microbatch":
+        """Return it with so many rows: the first one again and again, and not counted."""
+        missing = rows - len(self.inputs_bs)
+        if missing <= 0:
+            return self
+
+        def pad(tensor: Tensor) -> Tensor:
+            return torch.cat([tensor, tensor[:1].expand(missing, -1)])
+
+        counted_bs = self.counted_bs
+        if counted_bs is None:
+            counted_bs = torch.ones_like(self.targets_bs, dtype=torch.bool)
+        return Microbatch(
+            pad(self.inputs_bs),
+            pad(self.targets_bs),
+            self.weight,
+            torch.cat([counted_bs, torch.zeros_like(counted_bs[:1]).expand(missing, -1)]),
+            None if self.starts_bs is None else pad(self.starts_bs),
+        )
+
 
 @dataclass(frozen=True)
 class RankShare:

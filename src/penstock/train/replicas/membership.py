@@ -6,8 +6,10 @@ that a restarted replica can take a state, and that the run is finished.
 
 import json
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import torch.distributed as dist
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,9 @@ class ReplicaGeneration:
 class ReplicaMembership:
     """The keys of the store through which replicas and supervisor agree on the members."""
 
-    def __init__(self, store: dist.Store, attempt: str) -> None:
+    def __init__(self, store: "dist.Store", attempt: str) -> None:
+        import torch.distributed as dist  # here, so that the launch needs no torch yet
+
         self.store = dist.PrefixStore(f"{attempt}/live", store)
 
     def publish(self, generation: ReplicaGeneration) -> None:

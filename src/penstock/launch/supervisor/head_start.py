@@ -1,0 +1,75 @@
+"""A fork server that starts with the command, before anybody knows what it will fork.
+
+Its imports take longer than all else before a launch, so they run beside it: while the data is
+opened, the machine is looked at and the layout is chosen. What the server needs to know is guessed
+from the run file without torch. A guess that turns out wrong costs a new server, nothing else.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from penstock.errors import PenstockError
+from penstock.launch.supervisor import environment, preload
+from penstock.launch.supervisor.fork_client import ForkClient, modules
+from penstock.meter import devices
+from penstock.plan.search import choose
+from penstock.run.schema.run import Run
+
+
+class HeadStart:
+    """The fork server of a launch, until the launch takes it or is refused."""
+
+    def __init__(self, client: ForkClient | None = None) -> None:
+        self._client = client
+
+    def take(self, env: Mapping[str, str], modules: Sequence[str]) -> ForkClient:
+        """Return a fork server for ranks with this environment and these modules, once.
+
+        The caller closes it.
+        """
+        client, self._client = self._client, None
+        if client and client.serves(env, modules):
+            return client
+        if client:
+            client.close()
+        return ForkClient(env, modules, preload.from_environment())
+
+    def close(self) -> None:
+        """End the server, unless it was taken."""
+        if self._client:
+            self._client.close()
+        self._client = None
+
+
+@contextlib.contextmanager
+def begin(run: Run) -> Iterator[HeadStart]:
+    """Start the fork server of a run on this host; it ends with the block unless it is taken."""
+    early = HeadStart(_started(run))
+    try:
+        yield early
+    finally:
+        early.close()
+
+
+def _started(run: Run) -> ForkClient | None:
+    if run.cluster.nodes > 1:  # its servers need a fence (`hosts/services.py`)
+        return None
+    try:
+        machine = devices.guess()
+        ranks = _expected_ranks(run, machine)
+    except PenstockError:  # the launch will say so
+        return None
+    env = environment.for_fork_server(machine.threads(ranks))
+    needed = modules(machine.kind, run.train.compile)
+    return ForkClient(env, needed, preload.from_environment())
+
+
+def _expected_ranks(run: Run, machine: devices.Devices) -> int:
+    """Return how many ranks the launch will most likely have."""
+    ranks = machine.ranks(run.cluster.accelerators)
+    if choose.takes_all(run):
+        return choose.usable_ranks(run, ranks)
+    if run.layout and run.layout.replicate:
+        return prod((run.layout.replicate, run.layout.per_replica))
+    return ranks
