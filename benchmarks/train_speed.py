@@ -208,7 +208,7 @@ OF_THE_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 OF_EXPERTS = ("experts", "experts_active", "expert_ffn")
 
 
-def measure(case: str, peers: Path, trace: Path | None, steps: int) -> Result:
+def measure(case: str, peers: Path, trace: Path | None, steps: int, warm_up: int) -> Result:
     who, name, *rest = case.split("/")
     options, work = rest[0].split("+") if rest else [], WORKS[name]
     torch.manual_seed(0)
@@ -220,7 +220,7 @@ def measure(case: str, peers: Path, trace: Path | None, steps: int) -> Result:
 
         step = PEERS[who](work.shape, work.sequence, peers, **peer_options(work, options))
     draw = torch.Generator("cuda").manual_seed(0)
-    sample = (WARM_UP + steps, work.batch, work.sequence + 1)
+    sample = (warm_up + steps, work.batch, work.sequence + 1)
     data = torch.randint(work.shape.vocab, sample, generator=draw, device="cuda")
     losses, ends = [], []
     for tokens in data:
@@ -228,7 +228,7 @@ def measure(case: str, peers: Path, trace: Path | None, steps: int) -> Result:
         ends.append(torch.cuda.Event(enable_timing=True))
         ends[-1].record()
     torch.cuda.synchronize()
-    timed = ends[WARM_UP - 1 :]
+    timed = ends[warm_up - 1 :]
     step_ms = statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(timed))
     peak_gib = torch.cuda.max_memory_allocated() / 2**30
     if trace:
@@ -299,7 +299,7 @@ def table(results: Sequence[Result]) -> str:
 def apart(case: str, options: argparse.Namespace) -> Result:
     """The case in a process of its own."""
     command = [sys.executable, __file__, "--case", case, "--peers", str(options.peers)]
-    command += ["--steps", str(options.steps)]
+    command += ["--steps", str(options.steps), "--warm-up", str(options.warm_up)]
     if options.trace and case == options.cases[0]:
         command += ["--trace", str(options.trace)]
     environment = os.environ | (REPEAT if "deterministic" in case else {})
@@ -320,12 +320,13 @@ def main() -> None:
         "--adapt", dest="cases", action="store_const", const=ADAPT_CASES, help="cases of adapters"
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="that are timed")
+    parser.add_argument("--warm-up", type=int, default=WARM_UP, help="steps before those")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help="kernels of the first case, by their time")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        found = measure(options.case, options.peers, options.trace, options.steps)
+        found = measure(options.case, options.peers, options.trace, options.steps, options.warm_up)
         print(json.dumps(asdict(found)), flush=True)
         os._exit(0)  # past the process group, which nobody waits for
     results: list[Result] = []
