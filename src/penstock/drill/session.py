@@ -57,7 +57,7 @@ class DrillSession:
         finally:
             drill_run.clear()
         launch = drill_run.folder.read_launch_record()
-        self.ranks, self.batch = launch.ranks, launch.batch_tokens // launch.sequence
+        self.ranks, self.batch = launch.ranks, launch.batch_tokens // launch.sample_tokens
         self.dataset = open_planned(self.run, launch.dataset)[0].folder
         self.baseline = read_facts(drill_run.folder, [], [], self.batch)
         self._clear(drill_run)

@@ -51,7 +51,8 @@ def _raw_recipe(run: Run, spec: str) -> "Recipe":
 
     shape = run.model.base()
     vocab = (shape.vocab if shape else None) or None
-    return raw_recipe(spec, run.model.tokenizer(), vocab, run.sequence, run.data.chat_template)
+    tokenizer, template = run.model.tokenizer(), run.data.chat_template
+    return raw_recipe(spec, tokenizer, vocab, run.sequence, template, run.train.objective)
 
 
 def _at_url(url: str, launch: bool) -> BuiltDataset | str:

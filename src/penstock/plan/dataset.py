@@ -10,6 +10,7 @@ from penstock.data.read.samples import SampleSplit, held_out_samples, refuse_unr
 from penstock.errors import PenstockError
 from penstock.plan.built import BuiltDataset, find_built
 from penstock.run.save import to_table
+from penstock.run.schema.preference import NEXT_TOKEN
 from penstock.run.schema.run import Run
 
 
@@ -71,10 +72,10 @@ def _looked(run: Run, spec: str) -> BuiltDataset | str:
 
 def sizes_of(run: Run, manifests: Sequence[Manifest]) -> DatasetSizes:
     """Count the samples as the trainer does (`data/read/stream.py`), by the length of `run`."""
-    splits = [SampleSplit.of(one.tokens, run.sequence, run.evaluate.holdout) for one in manifests]
+    splits = [SampleSplit.of(one.tokens, run.sample_tokens, run.evaluate.holdout) for one in manifests]
     held_out = held_out_samples(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)
-    return DatasetSizes(max(one.vocab for one in manifests), samples, held_out * run.sequence)
+    return DatasetSizes(max(one.vocab for one in manifests), samples, held_out * run.sample_tokens)
 
 
 def usable_sizes(run: Run, data: Sequence[Manifest]) -> DatasetSizes:
@@ -82,17 +83,41 @@ def usable_sizes(run: Run, data: Sequence[Manifest]) -> DatasetSizes:
 
     Launches, checks and plans of this machine all ask here, so that they refuse alike.
     """
+    refuse_other_kind(run, data)
     weights = [weight for _, weight in run.data.parts]
-    refuse_unreadable(list(zip(data, weights, strict=True)), run.sequence, run.evaluate.holdout)
+    parts = list(zip(data, weights, strict=True))
+    refuse_unreadable(parts, run.sample_tokens, run.evaluate.holdout)
     sizes = sizes_of(run, data)
     if run.batch_samples > sizes.samples:
-        there = sizes.samples * run.sequence
+        there = sizes.samples * run.sample_tokens
+        if run.train.on_pairs:
+            raise PenstockError(
+                f"train.batch_tokens = {run.batch_tokens}: {run.batch_samples} pairs of "
+                f"{run.sample_tokens} tokens, and {ids_of(data)} has {sizes.samples} without what "
+                f"is held out; write {there} or less, by whole pairs"
+            )
         raise PenstockError(
             f"train.batch_tokens = {run.batch_tokens}: more than {ids_of(data)} has, which is "
             f"{there} tokens without what is held out; write {there} or less, by whole sequences "
             f"of {run.sequence}"
         )
     return sizes
+
+
+def refuse_other_kind(run: Run, data: Sequence[Manifest]) -> None:
+    """Refuse pairs for an objective on text, and text for one on pairs."""
+    for manifest in data:
+        if run.train.on_pairs and not manifest.pairs:
+            raise PenstockError(
+                f'train.objective = "{run.train.objective}": {manifest.id} holds no pairs; it '
+                f"needs rows of `prompt`, `chosen` and `rejected`. Name such files, or write "
+                f'train.objective = "{NEXT_TOKEN}"'
+            )
+        if manifest.pairs and not run.train.on_pairs:
+            raise PenstockError(
+                f'train.objective = "{run.train.objective}": {manifest.id} holds pairs of a chosen '
+                'and a rejected answer; write train.objective = "dpo"'
+            )
 
 
 def ids_of(data: Sequence[Manifest]) -> str:

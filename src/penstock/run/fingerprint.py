@@ -13,6 +13,7 @@ from typing import Any
 from blake3 import blake3
 
 from penstock.run.schema.code import loss_code, module_code
+from penstock.run.schema.preference import PreferenceSection
 from penstock.run.schema.run import Run
 from penstock.run.schema.train import LENGTHS
 from penstock.untrusted import hash_json
@@ -50,6 +51,8 @@ _TRAIN_CAME_LATER = {
     "states": "fp32",
     "balance_rate": None,
     "loss": None,
+    "objective": "next_token",
+    "preference": PreferenceSection().model_dump(),
 }
 
 

@@ -40,6 +40,7 @@ class LaunchRecord:
     steps: int = 0
     batch_tokens: int = 0  # tokens of one optimizer step, over all ranks
     sequence: int = 0  # tokens
+    pairs: bool = False  # a sample is a pair of sequences
     learning_rate: float = 0.0
     precision_why: str = ""  # why train.precision = "auto" means what it does here
     rates: dict[str, Any] | None = None  # prices and carbon, `plan/cost/rates.py`
@@ -55,6 +56,11 @@ class LaunchRecord:
     def launched(self) -> bool:
         """Tell whether the run was ever launched."""
         return bool(self.layout)
+
+    @property
+    def sample_tokens(self) -> int:
+        """Return the tokens of a sample: a sequence, or both of a pair."""
+        return self.sequence * (2 if self.pairs else 1)
 
     @property
     def sources(self) -> dict[str, str]:
@@ -86,5 +92,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "predicted": (dict,),
     "dataset": (str, dict, list),
     "masked": (bool,),
+    "pairs": (bool,),
     "hosts": (list,),
 }

@@ -245,7 +245,12 @@ class _Build:
             loss = recipe.tokens.loss if any(item.is_chat for item in recipe.source) else None
             size = sum(raw.bytes for raw in reads.parts)
             settings = EncodeSettings(
-                kept, self.work / "tokenizer", copies, loss, size < _FAST_FROM_BYTES
+                kept,
+                self.work / "tokenizer",
+                copies,
+                loss,
+                size < _FAST_FROM_BYTES,
+                pair_sequence=recipe.tokens.pack if recipe.pairs else 0,
             )
             paths = self._parts("tokens", len(reads.parts))
             tasks = [
@@ -287,11 +292,13 @@ class _Build:
             count = shard_count(size, recipe.shards.size)
             end = read_special(tokenizer).end_id
             folder = self.work / "dataset" / SHARDS
+            # Each pair fills one bin: both of its sequences.
+            pack = recipe.tokens.pack * (2 if recipe.pairs else 1)
             tasks = [
                 Task(
                     path,
                     write_shard_of_range,
-                    (number, count, parts, folder, recipe.tokens.pack, end),
+                    (number, count, parts, folder, pack, end),
                     size // count,
                 )
                 for number, path in enumerate(self._parts("shard", count))

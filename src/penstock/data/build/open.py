@@ -28,6 +28,7 @@ from penstock.data.read.open import PlanEntry, cache_environment, open_planned
 from penstock.data.store.objects import PATIENCE_S
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
+from penstock.run.schema.preference import NEXT_TOKEN
 from penstock.run.schema.run import Run
 
 
@@ -38,13 +39,14 @@ def open_dataset(
     vocab: int | None = None,
     pack: int = 0,
     chat_template: str | None = None,
+    objective: str = NEXT_TOKEN,
 ) -> Dataset:
     """Open what `[data] dataset` names; build it first if needed.
 
     `spec` is a name (`stdlib` is built at first use), name@version, a recipe, the folder or URL of
     a built dataset, or raw files: a file, folder, glob, URL or `hf:org/name`. A file or folder at
-    that path wins over a dataset of that name. `tokenizer` and `vocab` are for raw files; `pack`
-    and `chat_template` too, if these are conversations.
+    that path wins over a dataset of that name. `tokenizer`, `vocab` and `objective` are for raw files;
+    `pack` and `chat_template` too, if these are conversations.
     """
     home = datasets_home()
     found = locate_dataset(spec)
@@ -59,7 +61,7 @@ def open_dataset(
     from penstock.data.build.build import build
     from penstock.data.recipe.load import raw_recipe
 
-    recipe = raw_recipe(found.where, tokenizer, vocab, pack, chat_template)
+    recipe = raw_recipe(found.where, tokenizer, vocab, pack, chat_template, objective)
     return build(recipe, watcher=_ProgressWatcher(progress) if progress else None)
 
 
@@ -71,7 +73,9 @@ def open_or_build(run: Run, progress: Progress | None = None) -> list[Dataset]:
     tokenizer, template = run.model.tokenizer(), run.data.chat_template
     with cache_environment(run):
         return [
-            open_dataset(spec, progress, tokenizer, vocab, run.sequence, template)
+            open_dataset(
+                spec, progress, tokenizer, vocab, run.sequence, template, run.train.objective
+            )
             for spec, _ in run.data.parts
         ]
 

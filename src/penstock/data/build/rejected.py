@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from penstock.data.format.manifest import Manifest
+from penstock.data.format.manifest import ANSWERS_CUT, PAIRS_STAGE, Manifest
 from penstock.data.label.scores import LabelConfig
 from penstock.data.sources.options import ReadOptions
 from penstock.data.sources.records import decode_failure
@@ -38,6 +38,14 @@ def cut_documents_note(manifest: Manifest) -> str:
     The manifest counts pieces, and each document is at least one. If [label] copies documents, the
     number of pieces says nothing.
     """
+    if manifest.pairs:
+        cut = manifest.counts.get(PAIRS_STAGE, {}).get(ANSWERS_CUT, 0)
+        return (
+            f"answers of {cut:,} of {manifest.documents:,} pairs of {manifest.name} are longer than "
+            f"data.sequence = {manifest.packed} leaves them, and their ends are cut"
+            if cut
+            else ""
+        )
     label = manifest.recipe.get("label")
     copies = label.get("copies") if isinstance(label, dict) else None
     if copies is not None and json.loads(json.dumps(copies)) != _ONCE:

@@ -27,7 +27,7 @@ from penstock.data.build.stage import StageRunner, StageTime
 from penstock.data.build.tally import KEPT, DocumentTally
 from penstock.data.build.tokens import NOT_SELECTED
 from penstock.data.format.columns import read_columns
-from penstock.data.format.manifest import FORMAT, Json, Manifest, Shard, dtype_for
+from penstock.data.format.manifest import FORMAT, PAIRS_STAGE, Json, Manifest, Shard, dtype_for
 from penstock.data.recipe.recipe import Recipe
 
 _STEPS = 6  # named in a message
@@ -72,6 +72,7 @@ class BuildSummary:
             counts=self.counts(),
             shards=self.shards,
             packed=self.recipe.tokens.pack,
+            pairs=self.recipe.pairs,
         )
 
     def lineage(self) -> dict[str, Json]:
@@ -99,7 +100,10 @@ class BuildSummary:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the counts of the manifest: stage → kept, and reason → documents."""
-        return {name: {"kept": kept, **reasons} for name, _, kept, reasons in self._flow()}
+        counts = {name: {"kept": kept, **reasons} for name, _, kept, reasons in self._flow()}
+        if self.recipe.pairs:
+            counts[PAIRS_STAGE] = {"kept": self.tokens.kept, **self.tokens.of(PAIRS_STAGE)}
+        return counts
 
     def record(self, manifest: Manifest, stages: StageRunner, seconds: float) -> BuildRecord:
         dropped = {f"clean: {reason}": some for reason, some in _samples(self.clean).items()}
@@ -219,6 +223,8 @@ def no_documents_message(
     )
     if remedy := encoding_hint(rejected, recipe.source[0].path):
         return f"{nothing} {remedy}"
+    if recipe.pairs:
+        return f"{nothing} A pair has `prompt`, `chosen` and `rejected`: text, or lists of messages."
     return (
         f"{nothing} Check `kind` and `text` (or `messages`, `prompt` and "
         "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "
@@ -253,6 +259,11 @@ def _loosen(step: str, later: Mapping[str, int]) -> str:
     """Return what to change about the step that dropped the most documents."""
     if set(later) == {f"{CHAT}nothing to learn"}:
         return "Every conversation needs an answer of the assistant, which is what is learned"
+    if f"{CHAT}no chat template" in later:
+        return (
+            "The tokenizer has no chat template, which lists of messages need: set "
+            'data.chat_template = "chat.jinja", a file with one, or "default" for a plain one'
+        )
     if step.startswith(TOKENIZE):
         return "Mend the rows, or the template of conversations"
     if step.startswith(DECONTAMINATE):

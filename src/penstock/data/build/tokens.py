@@ -26,7 +26,9 @@ from penstock.data.build.record import SampleDocument
 from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, DocumentTally
 from penstock.data.build.tokenizer import PartTokenizer, load_chat, load_part_tokenizer
 from penstock.data.chat.encode import EncodedConversation, Loss
+from penstock.data.chat.pairs import EncodedPair, encode_pairs
 from penstock.data.format.columns import Columns
+from penstock.data.format.manifest import ANSWERS_CUT, PAIRS_STAGE
 from penstock.data.format.types import Tokens
 from penstock.data.label.scores import CopySteps, count_copies
 from penstock.data.sources.messages import Conversation, InvalidConversation
@@ -48,6 +50,7 @@ class EncodeSettings:
     copies: CopySteps
     loss: Loss | None  # of conversations; None if there are none
     plain: bool  # use the reference engine, which needs no trial; ids are the same
+    pair_sequence: int = 0  # tokens of each sequence of a pair; 0: documents are no pairs
 
 
 def tokenize_part(part: int, names: tuple[str, str], settings: EncodeSettings) -> Columns:
@@ -123,6 +126,8 @@ def _encoded(
             tally.sample(reason, part.ids[place], sample)
         else:
             tokens_of[place] = encoded_chat.ids, encoded_chat.mask
+            if isinstance(encoded_chat, EncodedPair) and encoded_chat.cut:
+                tally.count(PAIRS_STAGE, ANSWERS_CUT)
     there = sorted(tokens_of)
     return _Encoded(
         there,
@@ -145,12 +150,16 @@ def encode_texts(texts: list[str], tokenizer: PartTokenizer) -> list[Tokens]:
 
 def _encode_chats(
     chats: list[Conversation], settings: EncodeSettings
-) -> Iterator[EncodedConversation | InvalidConversation]:
-    """Yield encoded conversations, a few at a time to bound the memory."""
+) -> Iterator[EncodedConversation | EncodedPair | InvalidConversation]:
+    """Yield encoded conversations or pairs, a few at a time to bound the memory."""
     assert settings.loss
     for first in range(0, len(chats), _BATCH_CHATS):
         some = chats[first : first + _BATCH_CHATS]
-        yield from load_chat(settings.tokenizer, settings.loss, settings.plain).encode(some)
+        encoder = load_chat(settings.tokenizer, settings.loss, settings.plain)
+        if settings.pair_sequence:
+            yield from encode_pairs(encoder, some, settings.pair_sequence)
+        else:
+            yield from encoder.encode(some)
 
 
 def _in_order(

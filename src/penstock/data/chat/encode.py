@@ -22,7 +22,7 @@ from penstock.data.chat.template import DEFAULT_TEMPLATE, ChatTemplate
 from penstock.data.chat.tokens import PiecewiseTokenizer, WholeTextTokenizer, can_tokenize_pieces
 from penstock.data.format.manifest import dtype_for
 from penstock.data.format.types import Tokens
-from penstock.data.sources.messages import Conversation, InvalidConversation
+from penstock.data.sources.messages import ASSISTANT, Conversation, InvalidConversation
 from penstock.data.tokenize.fast import FastTokenizer
 from penstock.data.tokenize.pack import Mask
 from penstock.data.tokenize.special import parse_tokenizer, read_special, special_tokens
@@ -64,6 +64,11 @@ class ChatEncoder:
         else:
             self._tokenizer = WholeTextTokenizer(config)
 
+    @property
+    def end_id(self) -> int:
+        """The id of the end token."""
+        return self._special.end_id
+
     def encode(
         self, conversations: Sequence[Conversation]
     ) -> list[EncodedConversation | InvalidConversation]:
@@ -80,13 +85,19 @@ class ChatEncoder:
         try:
             if conversation.completion and not self._special.template:
                 found = _completion(conversation, self._guard)
+            elif conversation.prompt_turns and not self._special.template:
+                return InvalidConversation(
+                    "no chat template", "the tokenizer has none for a list of messages"
+                )
             else:
                 found = render_conversation(
                     conversation, self._template, self._guard, self._special.end
                 )
         except InvalidConversation as refused:
             return refused
-        if self._loss == "all":
+        if conversation.prompt_turns:
+            found = _without_prompt(found, conversation)
+        elif self._loss == "all":
             found = replace(found, turns=[(0, len(found.text))])
         elif self._loss == "last":
             found = replace(found, turns=found.turns[-1:])
@@ -111,6 +122,20 @@ class ChatEncoder:
             ids = np.append(ids, self._dtype.type(self._special.end_id))
             mask = np.append(mask, self._loss == "all" or not closed)
         return EncodedConversation(ids, mask)
+
+
+def _without_prompt(
+    found: RenderedConversation, conversation: Conversation
+) -> RenderedConversation:
+    """Return the same text with only the answer learned: all from its first turn on."""
+    before = sum(
+        message["role"] == ASSISTANT
+        for message in conversation.messages[: conversation.prompt_turns]
+    )
+    turns = found.turns[before:]
+    if not turns:
+        return replace(found, turns=[])
+    return replace(found, turns=[(turns[0][0], turns[-1][1])])
 
 
 def _completion(conversation: Conversation, guard: SpecialTokenGuard) -> RenderedConversation:

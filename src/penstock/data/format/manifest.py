@@ -25,6 +25,7 @@ BLOCK_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHARDS = "shards"
+PAIRS_STAGE, ANSWERS_CUT = "pairs", "answers cut"  # in the counts of a dataset of pairs
 BUILD_RECORD = "build.json"  # how it was built; not part of the version
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -92,6 +93,7 @@ class Manifest:
     counts: dict[str, dict[str, int]]  # stage → reason → documents
     shards: tuple[Shard, ...]
     packed: int = 0  # sequence length that documents were packed for, tokens; 0: not packed
+    pairs: bool = False  # sequences come in twos: a prompt with its chosen, and its rejected answer
     parents: tuple[str, ...] = ()  # name@version of datasets that this one was made from
 
     @property
@@ -102,6 +104,11 @@ class Manifest:
     @property
     def id(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def packed_sample(self) -> int:
+        """Tokens of a sample of a packed dataset: a sequence, or both of a pair."""
+        return self.packed * (2 if self.pairs else 1)
 
     def to_json(self) -> str:
         """Return the stored form. It holds its own version, so that a change can be detected."""
@@ -196,6 +203,8 @@ def _impossible(manifest: Manifest) -> str:
         return "its parents have no names"
     if not _whole(manifest.packed) or not _whole(manifest.documents):
         return "a count is not a whole number"
+    if type(manifest.pairs) is not bool or (manifest.pairs and not manifest.packed):
+        return f"pairs = {preview(manifest.pairs)} with packed = {manifest.packed}"
     itemsize = 2 if manifest.dtype == "<u2" else 4
     for number, shard in enumerate(manifest.shards):
         if problem := _impossible_shard(shard, itemsize):

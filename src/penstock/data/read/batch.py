@@ -29,6 +29,7 @@ class Batch:
     loss: Bools | None = None  # whether predicting this token counts; None: all of them do
     starts: Bools | None = None  # whether a document begins here; None: not requested
     skipped: tuple[Skipped, ...] = ()
+    numbers: npt.NDArray[np.int64] | None = None  # of the samples, over all parts of the stream
 
     @property
     def counted(self) -> int:

@@ -45,11 +45,11 @@ def open_stream(run: Run, datasets: list[Dataset]) -> Stream:
     weights = [weight for _, weight in run.data.parts]
     return Stream(
         list(zip(datasets, weights, strict=True)),
-        run.sequence,
+        run.sample_tokens,
         run.train.seed,
         run.evaluate.holdout,
         order=run.data.order,
-        marks=not run.data.across_documents,
+        marks=not run.data.across_documents and not run.train.on_pairs,
         skip=run.data.on_bad_shard == "skip",
     )
 

@@ -66,7 +66,10 @@ def choose_order(
 def refuse_unreadable(
     data: Sequence[tuple[Manifest, float]], sequence: int, holdout: float
 ) -> None:
-    """Raise an error if the datasets (with weights) cannot be read as one stream of samples."""
+    """Raise an error if the datasets (with weights) cannot be read as one stream of samples.
+
+    `sequence` is the tokens of a sample, which is both sequences of a pair.
+    """
     manifests = [manifest for manifest, _ in data]
     _refuse_mismatch(manifests)
     for manifest in manifests:
@@ -88,6 +91,12 @@ def _refuse_mismatch(manifests: Sequence[Manifest]) -> None:
                 f"another text in each. Build one with the other's: [tokens] tokenizer = "
                 f'"{ids[0]}" in its recipe.'
             )
+        if manifest.pairs != first.pairs:
+            pairs, other = (ids[i], ids[0]) if manifest.pairs else (ids[0], ids[i])
+            raise PenstockError(
+                f"data.mix: {pairs} holds pairs of answers and {other} none; a run learns from one "
+                "kind"
+            )
         if ids[i] in ids[:i]:
             raise PenstockError(
                 f"data.mix: {ids[i]} stands there twice; list it once, with both weights added"
@@ -95,16 +104,22 @@ def _refuse_mismatch(manifests: Sequence[Manifest]) -> None:
 
 
 def _refuse_length(manifest: Manifest, sequence: int, holdout: float) -> None:
-    packed = manifest.packed
+    packed, each = manifest.packed_sample, 2 if manifest.pairs else 1
     if packed and packed != sequence:
         raise PenstockError(
-            f"data.sequence = {sequence}: the documents of {manifest.id} are packed for "
-            f"sequences of {packed} tokens; write {packed}, or leave the field out"
+            f"data.sequence = {sequence // each}: the documents of {manifest.id} are packed for "
+            f"sequences of {manifest.packed} tokens; write {manifest.packed}, or leave the field out"
         )
     split = SampleSplit.of(manifest.tokens, sequence, holdout)
     if split.samples:
         return
     total = max(manifest.tokens - 1, 0) // sequence
+    if manifest.pairs:
+        raise PenstockError(
+            f"Dataset {manifest.id} is too small: it has {total} pair{'s' if total != 1 else ''}"
+            f"{f', of which {split.held_out} would be held out' if split.held_out else ''}, and "
+            "training needs at least one. Use more pairs or a smaller holdout."
+        )
     kept = f", of which {split.held_out} would be held out" if split.held_out else ""
     raise PenstockError(
         f"Dataset {manifest.id} is too small: {manifest.tokens} tokens make {total} "

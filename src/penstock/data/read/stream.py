@@ -8,6 +8,7 @@ number of ranks. In a mixture, a cycle (`mix.py`) says which part each position 
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Stream:
     `holdout` is the share of the samples, at the end of each dataset, that training never sees.
     `marks`: batches say where documents begin. `skip`: a damaged sample keeps its position and
     does not count in the loss, instead of an error.
+
+    A pair of answers is one sample: S is then the length of both its sequences together.
     """
 
     def __init__(
@@ -78,6 +81,21 @@ class Stream:
     @property
     def id(self) -> str:
         return " + ".join(part.dataset.id for part in self.parts)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a sample is a pair of sequences: one chosen, one rejected."""
+        return self.dataset.manifest.pairs
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens that the model reads as one sequence."""
+        return self.sequence // 2 if self.pairs else self.sequence
+
+    @property
+    def stored_samples(self) -> int:
+        """All samples of all parts, held-out ones included: what `Batch.numbers` count up to."""
+        return sum(part.samples + part.held_out for part in self.parts)
 
     @property
     def masked(self) -> bool:
@@ -176,19 +194,37 @@ class Stream:
             for part, own in zip(self.parts, starts, strict=True)
         ]
         if which is None or len(batches) == 1:
-            return batches[0]
+            return replace(batches[0], numbers=starts[0] // self.sequence)
         tokens = np.empty((len(which), self.sequence + 1), dtype=np.int64)
         masked = any(batch.loss is not None for batch in batches)
         loss = np.ones(tokens.shape, dtype=bool) if masked else None
         marks = np.empty(tokens.shape, dtype=bool) if self.marks else None
+        numbers, before = np.empty(len(which), np.int64), 0
         for i, batch in enumerate(batches):
             rows = which == i
+            numbers[rows] = before + starts[i] // self.sequence
+            before += self.parts[i].samples + self.parts[i].held_out
             tokens[rows] = batch.tokens
             if loss is not None and batch.loss is not None:
                 loss[rows] = batch.loss
             if marks is not None:
                 marks[rows] = batch.starts
-        return Batch(tokens, loss, marks, tuple(s for batch in batches for s in batch.skipped))
+        skipped = tuple(s for batch in batches for s in batch.skipped)
+        return Batch(tokens, loss, marks, skipped, numbers)
+
+    def read_stored(self, start: int, stop: int) -> Batch:
+        """Return samples by their numbers, held-out ones after the others of each part.
+
+        No sample is read twice and none is left out, in contrast to the training order.
+        """
+        which, own, before = np.empty(stop - start, np.int64), [], 0
+        for i, part in enumerate(self.parts):
+            count = part.samples + part.held_out
+            first, last = max(start - before, 0), min(stop - before, count)
+            own.append(np.arange(first, max(first, last)) * self.sequence)
+            which[max(before - start, 0) : max(before + count - start, 0)] = i
+            before += count
+        return self._read_parts(own, which)
 
 
 class LockedIterator(Iterator[tuple[int, int]]):

@@ -3,7 +3,7 @@
 Mistakes in a file are reported as for a run file: all at once, with their lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import has_magic
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from penstock.data.format.locate import KINDS, PACKINGS
 from penstock.data.format.manifest import MANIFEST
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import is_remote
-from penstock.data.recipe.tokens import PLAIN
-from penstock.data.sources.guess import guess_fields
+from penstock.data.recipe.tokens import LEAST_PACK, PLAIN
+from penstock.data.sources.guess import CHOSEN, first_row_fields, guess_fields
 from penstock.data.tokenize.load import has_template
 from penstock.errors import PenstockError
 from penstock.found import located
 from penstock.run.fields import Schema
 from penstock.run.load import check_table, load_as
+from penstock.run.schema.preference import NEXT_TOKEN, ON_PAIRS
 
 _START = 'write [[source]] with path = "corpus/*.jsonl"'
 RECIPE = Schema(
@@ -76,13 +77,16 @@ def raw_recipe(
     vocab: int | None = None,
     pack: int = 0,
     chat_template: str | None = None,
+    objective: str = NEXT_TOKEN,
 ) -> Recipe:
     """Return the recipe for raw files: text, or conversations packed for samples of `pack` tokens.
 
     Conversations without a chat template are refused: the mistake would only show when somebody
-    talks to the trained model.
+    talks to the trained model. So are rows that the objective cannot learn from.
     """
-    rows = guess_fields(spec)
+    rows = guess_fields(spec, pairs=objective in ON_PAIRS)
+    if objective in ON_PAIRS:
+        _refuse_no_pairs(spec, rows, objective, pack)
     chat_template = located(chat_template) if chat_template else None
     if chat_template not in (None, PLAIN) and not Path(chat_template).is_file():
         raise PenstockError(
@@ -97,3 +101,19 @@ def raw_recipe(
             'version, say), or "default" for a plain one of Penstock.'
         )
     return Recipe.default(spec, tokenizer, vocab, rows, pack, chat_template)
+
+
+def _refuse_no_pairs(spec: str, rows: Mapping[str, str], objective: str, pack: int) -> None:
+    """Refuse files whose first row is no pair, before they are built."""
+    names = first_row_fields(spec)
+    if names and CHOSEN not in rows:
+        raise PenstockError(
+            f'train.objective = "{objective}": the rows of {spec} are no pairs: the first has '
+            f"{', '.join(f'`{name}`' for name in sorted(names))}. Pairs have `prompt`, `chosen` "
+            f'and `rejected`; or write train.objective = "{NEXT_TOKEN}"'
+        )
+    if pack < LEAST_PACK:
+        raise PenstockError(
+            f"data.sequence = {pack}: too short for a prompt and its answer; write {LEAST_PACK} "
+            "tokens or more"
+        )

@@ -24,6 +24,8 @@ from penstock.data.recipe.tokens import LEAST_PACK, PLAIN, ShardsSection, Tokens
 from penstock.run.schema.run import Name, read_name
 from penstock.run.schema.section import InvalidFields, Section
 
+PAIR_PACK = 1024  # tokens of a sequence of a pair, where nobody says how many
+
 
 class Recipe(Section):
     """A recipe."""
@@ -67,6 +69,8 @@ class Recipe(Section):
         if source.is_chat:
             table["dedup"] = {"documents": False, "near": False}
             tokens |= {"pack": pack if pack >= LEAST_PACK else 0, "chat_template": chat_template}
+        if source.is_pairs:
+            tokens["pack"] = tokens["pack"] or PAIR_PACK
         return cls.model_validate(table)
 
     def rooted(self, folder: Path) -> Self:
@@ -141,6 +145,25 @@ class Recipe(Section):
             "shards": {"bytes": self.shards.size},
         }
         return {name: _canonical(part) for name, part in stored.items()}
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the dataset holds pairs of answers."""
+        return self.source[0].is_pairs
+
+    @model_validator(mode="after")
+    def _pairs_fit(self) -> Self:
+        kinds = {one.is_pairs for one in self.source}
+        if len(kinds) > 1:
+            raise InvalidFields(
+                ("source", "some hold pairs of answers and some do not; build two datasets")
+            )
+        if kinds == {True} and not self.tokens.pack:
+            what = "pairs are laid out for sequences of one length, the longest prompt and answer"
+            raise InvalidFields(("tokens.pack", f"{what}; write pack = 1024"))
+        if kinds == {True} and self.tokens.loss != "assistant":
+            raise InvalidFields(("tokens.loss", "of a pair the two answers are learned; remove it"))
+        return self
 
     @model_validator(mode="after")
     def _name_is_free(self) -> Self:

@@ -52,6 +52,12 @@ class SourceSection(Section):
         None, description="Field with an instruction, answered by `response`, instead of text."
     )
     response: Text | None = Field(None, description="Field with the answer to `prompt`.")
+    chosen: Text | None = Field(
+        None,
+        description="Field with the better of two answers to `prompt`, beside `rejected`, for "
+        "`train.objective` dpo and ipo.",
+    )
+    rejected: Text | None = Field(None, description="Field with the worse answer to `prompt`.")
     columns: tuple[Text, ...] | None = Field(
         None,
         description="Fields carried along with each document; all the others if not given. "
@@ -90,6 +96,10 @@ class SourceSection(Section):
     def is_chat(self) -> bool:
         return bool(self.messages or self.prompt)
 
+    @property
+    def is_pairs(self) -> bool:
+        return bool(self.chosen)
+
     def options(self) -> ReadOptions:
         return ReadOptions(
             kind=self.kind or "",
@@ -97,6 +107,8 @@ class SourceSection(Section):
             messages=self.messages or "",
             prompt=self.prompt or "",
             response=self.response or "",
+            chosen=self.chosen or "",
+            rejected=self.rejected or "",
             columns=self.columns,
             separator=self.separator,
             delimiter=self.delimiter or "",
@@ -113,7 +125,9 @@ class SourceSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         problems = []
-        if (self.prompt is None) != (self.response is None):
+        if self.chosen is not None or self.rejected is not None:
+            problems += self._pair_problems()
+        elif (self.prompt is None) != (self.response is None):
             lone, other = ("prompt", "response") if self.prompt else ("response", "prompt")
             problems.append((lone, f"needs `{other}` beside it; name that field too"))
         if self.prompt is not None and self.prompt == self.response:
@@ -134,3 +148,16 @@ class SourceSection(Section):
         if problems:
             raise InvalidFields(*problems)
         return self
+
+    def _pair_problems(self) -> list[tuple[str, str]]:
+        names = ("prompt", "chosen", "rejected")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) < len(names):
+            missing = [f"`{name}`" for name in names if name not in given]
+            what = f"needs {' and '.join(missing)} beside it"
+            return [(given[-1], f"{what}; name that field too")]
+        if len({getattr(self, name) for name in names}) < len(names):
+            return [("rejected", "a pair needs three different fields; name the right ones")]
+        if self.response is not None:
+            return [("response", "`chosen` and `rejected` are given too; remove it")]
+        return []

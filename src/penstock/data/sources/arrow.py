@@ -64,7 +64,7 @@ class ArrowRows:
         for field in self._options.chat:
             if names.count(field) != 1:
                 found = ", ".join(names)[:200]
-                reason = "no messages" if self._options.messages else "no prompt and response"
+                reason = self._options.missing_fields
                 return Rejected(self._name, reason, f"no single column {field!r}; found {found}")
         wanted = self._options.columns
         needed = {*self._options.chat, *EXTRA_FIELDS}

@@ -122,7 +122,7 @@ def _refuse_missing(names: list[str], options: ReadOptions) -> None:
         if names.count(field) != 1:
             reason = "no text"
             if options.chat:
-                reason = "no messages" if options.messages else "no prompt and response"
+                reason = options.missing_fields
             found = ", ".join(names)[:200]
             raise RejectedRow(reason, f"no single column {field!r} in the first row; found {found}")
 

@@ -1,4 +1,4 @@
-"""Guess whether rows hold text, conversations, or prompts with responses, by the first row.
+"""Guess what rows hold by the first row: text, conversations, prompts with responses, or pairs.
 
 This is for users who name a file without a recipe. The first row decides for all files; rows with
 other fields are rejected and counted, as in any build.
@@ -26,25 +26,37 @@ PAIRS = (
     ("question", "answer"),
     ("input", "output"),
 )
+CHOSEN, REJECTED = "chosen", "rejected"
+PAIR = {"prompt": "prompt", CHOSEN: CHOSEN, REJECTED: REJECTED}
 _LOOK_AT = 20  # files, and rows of each; the first ones may be damaged
 
 
-def guess_fields(path: str) -> dict[str, str]:
-    """Return fields of `[[source]]`: {"messages": …}, or {"prompt": …, "response": …}.
+def guess_fields(path: str, pairs: bool = False) -> dict[str, str]:
+    """Return fields of `[[source]]`: {"messages": …}, {"prompt": …, "response": …}, or
+    {"prompt": …, "chosen": …, "rejected": …}.
 
-    The result is empty for plain text, and for files that cannot be read here.
+    `pairs` is whether pairs are wanted: rows may have them beside a conversation. The result is
+    empty for plain text, and for files that cannot be read here.
     """
+    return _fields_for(first_row_fields(path), pairs)
+
+
+def first_row_fields(path: str) -> set[str]:
+    """Return the fields of the first row that can be read; empty for text, or if none can."""
     try:
         found = [one for one in find_files([path]) if isinstance(one, RawFile)]
     except PenstockError:  # the build reports it
-        return {}
+        return set()
     for file in [one for one in found if one.kind in ("jsonl", "csv", "parquet")][:_LOOK_AT]:
         if names := _field_names(file):
-            return _fields_for(names)
-    return {}
+            return names
+    return set()
 
 
-def _fields_for(names: set[str]) -> dict[str, str]:
+def _fields_for(names: set[str], pairs: bool) -> dict[str, str]:
+    is_pair = bool(names & {CHOSEN, REJECTED})  # one may be missing: the build says in which row
+    if is_pair and pairs:
+        return dict(PAIR)
     for field in CONVERSATIONS:
         if field in names:
             return {"messages": field}
@@ -53,7 +65,7 @@ def _fields_for(names: set[str]) -> dict[str, str]:
     for prompt, response in PAIRS:
         if {prompt, response} <= names:
             return {"prompt": prompt, "response": response}
-    return {}
+    return dict(PAIR) if is_pair else {}
 
 
 def _field_names(file: RawFile) -> set[str]:

@@ -1,14 +1,14 @@
 """Conversations of a source, checked and in one form: roles and texts.
 
-A row is a list of messages (`role` and `content`, or ShareGPT's `from` and `value`), or a prompt
-and its response. A row that is not a valid conversation is rejected and never ends a build. The
+A row is a list of messages (`role` and `content`, or ShareGPT's `from` and `value`), a prompt and
+its response, or a prompt with a chosen and a rejected answer (a pair). A row that is not a valid conversation is rejected and never ends a build. The
 document of a conversation carries its messages in a special column; its text is the plain text of
 all turns, for the filters, deduplication and labels.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from penstock.data.sources.options import ReadOptions
@@ -39,24 +39,38 @@ class Conversation:
     messages: tuple[Message, ...]  # `content`, if present, is a string
     tools: tuple[Any, ...] = ()  # JSON schemas, for the template
     completion: bool = False  # a prompt and its response: needs no template
+    # Of a pair: the worse answer, instead of the messages from `prompt_turns` on.
+    rejected: tuple[Message, ...] = ()
+    prompt_turns: int = 0  # messages of the prompt; they are not learned
 
     def texts(self) -> list[str]:
-        return [message["content"] for message in self.messages if "content" in message]
+        every = (*self.messages, *self.rejected)
+        return [message["content"] for message in every if "content" in message]
 
     def with_texts(self, texts: Sequence[str]) -> "Conversation":
         """Return a copy with other texts, in the order of `texts()`."""
         left = iter(texts)
-        messages = [
-            message | ({"content": next(left)} if "content" in message else {})
-            for message in self.messages
-        ]
-        return Conversation(tuple(messages), self.tools, self.completion)
+        messages, rejected = (
+            tuple(
+                message | ({"content": next(left)} if "content" in message else {})
+                for message in some
+            )
+            for some in (self.messages, self.rejected)
+        )
+        return replace(self, messages=messages, rejected=rejected)
+
+    def both(self) -> "tuple[Conversation, Conversation]":
+        """Return the two conversations of a pair: with the chosen answer, with the rejected."""
+        prompt = self.messages[: self.prompt_turns]
+        return replace(self, rejected=()), replace(
+            self, messages=(*prompt, *self.rejected), rejected=()
+        )
 
     def text(self) -> str:
         """Return the texts and tool calls: conversations with other calls are not copies."""
         texts = [
             text
-            for message in self.messages
+            for message in (*self.messages, *self.rejected)
             for text in (message.get("content", ""), _calls(message))
             if text.strip()
         ]
@@ -67,11 +81,22 @@ class Conversation:
             "messages": list(self.messages),
             "tools": list(self.tools),
             "completion": self.completion,
+            **(
+                {"rejected": list(self.rejected), "prompt_turns": self.prompt_turns}
+                if self.rejected
+                else {}
+            ),
         }
 
     @staticmethod
     def from_column(kept: Mapping[str, Any]) -> "Conversation":
-        return Conversation(tuple(kept["messages"]), tuple(kept["tools"]), kept["completion"])
+        return Conversation(
+            tuple(kept["messages"]),
+            tuple(kept["tools"]),
+            kept["completion"],
+            tuple(kept.get("rejected", ())),
+            kept.get("prompt_turns", 0),
+        )
 
 
 def _calls(message: Message) -> str:
@@ -83,9 +108,11 @@ def take_conversation(record: dict[str, Any], options: ReadOptions) -> str:
     """Replace the fields of a conversation by its special column, and return its text."""
     if options.messages:
         conversation = from_messages(record, options.messages)
+    elif options.chosen:
+        conversation = from_pair(record, options.prompt, options.chosen, options.rejected)
     else:
         conversation = from_prompt(record, options.prompt, options.response)
-    for field in options.chat:
+    for field in set(options.chat):
         del record[field]
     record[CONVERSATION_COLUMN] = conversation.to_column()
     return conversation.text()
@@ -101,10 +128,14 @@ def carried_columns(record: dict[str, Any], options: ReadOptions) -> dict[str, A
 
 def from_messages(record: Mapping[str, Any], field: str) -> Conversation:
     messages = _messages(_parsed(record.get(field)), field)
+    return Conversation(tuple(messages), _tools(record))
+
+
+def _tools(record: Mapping[str, Any]) -> tuple[Any, ...]:
     tools = _parsed(record.get(_TOOLS)) or ()
     if not isinstance(tools, list | tuple):
         raise InvalidConversation("tools are not a list", type(tools).__name__)
-    return Conversation(tuple(messages), tuple(tools))
+    return tuple(tools)
 
 
 def from_prompt(record: Mapping[str, Any], prompt: str, response: str) -> Conversation:
@@ -127,6 +158,40 @@ def from_prompt(record: Mapping[str, Any], prompt: str, response: str) -> Conver
         question = f"{question}\n\n{more}"
     turns = [{"role": "user", "content": question}, {"role": ASSISTANT, "content": answer}]
     return Conversation(tuple(turns), completion=True)
+
+
+def from_pair(record: Mapping[str, Any], prompt: str, chosen: str, rejected: str) -> Conversation:
+    """Read a prompt with its chosen and its rejected answer; each is text or a list of messages."""
+    fields = (prompt, chosen, rejected)
+    found = [_parsed_list(record.get(field)) for field in fields]
+    for field, given in zip(fields, found, strict=True):
+        if not isinstance(given, str | list):
+            kind = "null or missing" if given is None else type(given).__name__
+            raise InvalidConversation(f"no {field}", f"field {field!r} is {kind}")
+        if isinstance(given, str) and not given.strip():
+            raise InvalidConversation("empty message", f"field {field!r}")
+    turns = [
+        _messages(_turns(given, role), field)
+        for given, role, field in zip(found, ("user", ASSISTANT, ASSISTANT), fields, strict=True)
+    ]
+    for field, answer in zip(fields[1:], turns[1:], strict=True):
+        if answer[0]["role"] != ASSISTANT:
+            raise InvalidConversation(
+                "no answer",
+                f"field {field!r} begins with the role {answer[0]['role']}; it holds the answer "
+                f"alone, and {prompt!r} all turns before it",
+            )
+    if turns[1] == turns[2]:
+        raise InvalidConversation(
+            "chosen and rejected are equal", "there is nothing to prefer in such a pair"
+        )
+    return Conversation(
+        (*turns[0], *turns[1]),
+        _tools(record),
+        completion=all(isinstance(one, str) for one in found),
+        rejected=tuple(turns[2]),
+        prompt_turns=len(turns[0]),
+    )
 
 
 def _turns(given: object, role: str) -> list[Any]:

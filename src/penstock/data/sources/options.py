@@ -13,7 +13,9 @@ class ReadOptions:
     text: str = "text"  # the field or column that holds the text
     messages: str = ""  # instead of `text`: the field with a conversation
     prompt: str = ""  # instead of `text`: the field with a prompt, and
-    response: str = ""  # the field with its response
+    response: str = ""  # the field with its response; or, for a pair of answers,
+    chosen: str = ""  # the field with the better one, and
+    rejected: str = ""  # the field with the worse one
     columns: tuple[str, ...] | None = None  # carried with a document; None: all other columns
     separator: str | None = None  # of documents in a text file; None: the file is one document
     delimiter: str = ""  # of the cells of a CSV file; empty: by its name or first row
@@ -23,14 +25,24 @@ class ReadOptions:
     @property
     def chat(self) -> tuple[str, ...]:
         """Return the fields of a conversation; empty for plain text."""
-        return tuple(field for field in (self.messages, self.prompt, self.response) if field)
+        named = (self.messages, self.prompt, self.response, self.chosen, self.rejected)
+        return tuple(field for field in named if field)
+
+    @property
+    def missing_fields(self) -> str:
+        """Return the reason for rejecting rows without one of these fields."""
+        if self.chosen:
+            return "no prompt, chosen and rejected"
+        return "no messages" if self.messages else "no prompt and response"
 
     def __post_init__(self) -> None:
-        if bool(self.prompt) != bool(self.response) or (self.prompt and self.messages):
+        pair = bool(self.chosen or self.rejected)
+        whole = all((self.prompt, self.chosen, self.rejected)) and not self.response
+        alone = bool(self.prompt) == bool(self.response)
+        if (not whole if pair else not alone) or (self.prompt and self.messages):
             raise PenstockError(
-                "A conversation is in `messages`, or in `prompt` and `response` together; found "
-                f"messages = {self.messages!r}, prompt = {self.prompt!r}, "
-                f"response = {self.response!r}."
+                "A conversation is in `messages`, or in `prompt` and `response` together, or in "
+                f"`prompt`, `chosen` and `rejected`; found {', '.join(self.chat)}."
             )
         if self.separator == "":
             raise PenstockError(

@@ -75,21 +75,26 @@ class Run(Section):
 
     @property
     def sequence(self) -> int:
-        """Tokens per sample."""
+        """Tokens per sequence."""
         if self.data.sequence:
             return self.data.sequence
         shape = self.model.base()
         return min(DEFAULT_SEQUENCE, shape.longest) if shape else DEFAULT_SEQUENCE
 
     @property
+    def sample_tokens(self) -> int:
+        """Tokens per sample: a sequence, or the two sequences of a pair."""
+        return self.sequence * self.train.sample_sequences
+
+    @property
     def batch_tokens(self) -> int:
         """Tokens per optimizer step, over all ranks."""
-        return self.train.batch_tokens or choose_batch_tokens(self.train.tokens, self.sequence)
+        return self.train.batch_tokens or choose_batch_tokens(self.train.tokens, self.sample_tokens)
 
     @property
     def batch_samples(self) -> int:
-        """Samples (sequences) per optimizer step, over all ranks."""
-        return self.batch_tokens // self.sequence
+        """Samples (sequences, or pairs of them) per optimizer step, over all ranks."""
+        return self.batch_tokens // self.sample_tokens
 
     @property
     def learning_rate(self) -> float:
@@ -157,10 +162,12 @@ class Run(Section):
             problems.append(("data.sequence", f"{what}; write {shape.longest}{own}"))
         # Of a model that is not here the length is not known; `settled` looks again.
         known = bool(shape or self.model.module or self.data.sequence)
-        if batch and known and batch % sequence:
-            less = batch // sequence * sequence
-            near = f"{less} or {less + sequence}" if less else str(sequence)
-            what = f"not a whole number of sequences of {sequence} tokens"
+        sample = self.sample_tokens
+        if batch and known and batch % sample:
+            less = batch // sample * sample
+            near = f"{less} or {less + sample}" if less else str(sample)
+            each = "pairs of two sequences" if self.train.on_pairs else "sequences"
+            what = f"not a whole number of {each} of {sequence} tokens"
             problems.append(("train.batch_tokens", f"{what}; write {near}"))
         if shape is None and self.model.module and self.train.learning_rate == "auto":
             what = '"auto" needs the width of the model, which `module` does not say'
@@ -168,6 +175,12 @@ class Run(Section):
         if self.model.adapter and self.train.optimizer == "muon":
             what = "adapters are moved by AdamW, and all else is frozen"
             problems.append(("train.optimizer", f'{what}; write "adamw"'))
+        if self.train.on_pairs and not self.model.from_:
+            what = "compares the model with the one that it began as, which must have been trained"
+            own = ", not your own module" if self.model.module else ""
+            problems.append(
+                ("train.objective", f"{what}; write model.from with an open model{own}")
+            )
         return problems
 
     def _length_problems(self) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from penstock.run.schema.code import SPEC
+from penstock.run.schema.preference import NEXT_TOKEN, ON_PAIRS, PAIR, PreferenceSection
 from penstock.run.schema.quantity import Portion
 from penstock.run.schema.section import (
     Flag,
@@ -156,6 +157,14 @@ class TrainSection(Section):
     decay: PartOfRun = Field(
         Portion(share=0.2), description="Fall of the learning rate at the end, for wsd."
     )
+    objective: Literal["next_token", "dpo", "ipo"] = Field(
+        NEXT_TOKEN,
+        description="What is learned: the next token of the data, or, from pairs of a chosen and a "
+        "rejected answer (`prompt`, `chosen`, `rejected`), to prefer the chosen one: dpo, ipo.",
+    )
+    preference: PreferenceSection = Field(
+        PreferenceSection(), description="For dpo and ipo."
+    )
     loss: Text | None = Field(
         None,
         description='Your own loss, "my_loss.py:smooth": a function of (logits [n, vocab], targets '
@@ -203,6 +212,30 @@ class TrainSection(Section):
         if self.loss and not SPEC.fullmatch(self.loss):
             raise InvalidFields(("loss", 'not a file and a function; write "my_loss.py:smooth"'))
         return self
+
+    @model_validator(mode="after")
+    def _objective_fits(self) -> Self:
+        if not self.on_pairs and self.preference != PreferenceSection():
+            what = "only for an objective on pairs"
+            raise InvalidFields(("preference", f'{what}; write objective = "dpo" or remove it'))
+        if self.on_pairs and self.loss:
+            what = f'objective = "{self.objective}" has its own loss'
+            raise InvalidFields(("loss", f"{what}; remove one of the two"))
+        if self.objective == "ipo" and self.preference.label_smoothing:
+            raise InvalidFields(
+                ("preference.label_smoothing", 'only for objective = "dpo"; remove it')
+            )
+        return self
+
+    @property
+    def on_pairs(self) -> bool:
+        """Whether the objective compares two answers; a sample is then a pair of sequences."""
+        return self.objective in ON_PAIRS
+
+    @property
+    def sample_sequences(self) -> int:
+        """Sequences of a sample."""
+        return PAIR if self.on_pairs else 1
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:

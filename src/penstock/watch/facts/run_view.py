@@ -111,10 +111,10 @@ class RunView:
     @property
     def epoch_tokens(self) -> int | None:
         """Tokens of one pass over the data; None for a mixture, whose parts have different ones."""
-        samples, sequence = self.launch.samples, self.launch.sequence
-        if not samples or not sequence or isinstance(self.launch.dataset, list):
+        samples, each = self.launch.samples, self.launch.sample_tokens
+        if not samples or not each or isinstance(self.launch.dataset, list):
             return None
-        return int(samples) * int(sequence)
+        return int(samples) * int(each)
 
     # The journal
 
