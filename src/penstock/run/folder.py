@@ -80,6 +80,11 @@ class RunFolder:
         return self.path / "open-model"
 
     @property
+    def reference(self) -> Path:
+        """Log-probabilities of pairs by the model that the run began with, if it needs them."""
+        return self.path / "reference.bin"
+
+    @property
     def tokenizer(self) -> Path:
         """A copy of the tokenizer of the run's datasets, which may be deleted."""
         return self.path / "tokenizer.json"

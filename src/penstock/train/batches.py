@@ -162,6 +162,7 @@ class Batches:
 
     def counted_tokens(self, samples: DeviceBatch) -> int:
         """Return how many tokens of the global batch count in the loss: its sum is divided by it.
+        Of pairs, how many pairs.
 
         Ranks exchange it only where some tokens may not count.
         """
@@ -223,7 +224,7 @@ def open_batches(rank: RankContext) -> Batches:
     return Batches(
         rank=rank,
         stream=stream,
-        loader=DeviceLoader(stream, world.device),
+        loader=DeviceLoader(stream, world.device, stream.pairs),
         steps=run.steps(stream.samples),
         batch_samples=run.batch_samples,
         batch_tokens=run.batch_tokens,

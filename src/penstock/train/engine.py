@@ -17,6 +17,7 @@ from penstock.train.parallel.context import sequence_joiner, sequence_slicer
 from penstock.train.parallel.expert import build_balancer
 from penstock.train.parallel.materialize import materialize
 from penstock.train.parallel.microbatch import RankShare
+from penstock.train.parallel.pairs import PairRunner
 from penstock.train.parallel.parts import Gradients, ModelParts, holder_count
 from penstock.train.parallel.precision import COMPUTE
 from penstock.train.parallel.runner import PlainRunner, Runner
@@ -89,6 +90,8 @@ def _runner(
     slicer, joiner = (
         (sequence_slicer(world), sequence_joiner(world)) if layout.context > 1 else (None, None)
     )
+    if run.train.on_pairs:
+        return PairRunner(parts, train=run.train, adapted=run.model.adapter is not None)
     if layout.pipeline == 1:
         return PlainRunner(
             parts, layout.tensor, slicer, joiner, loss, module_code(run.model.module)

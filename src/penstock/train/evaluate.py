@@ -26,6 +26,14 @@ SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at 
 PROMPT_TOKENS = 24
 
 
+def rewards_of(figures: tuple[float, ...]) -> dict[str, float]:
+    """Name the figures of an objective on pairs, for the journal; others have none."""
+    if not figures:
+        return {}
+    chosen, rejected, accuracy = figures
+    return {"chosen": chosen, "rejected": rejected, "accuracy": accuracy}
+
+
 @dataclass
 class Evaluator:
     """Evaluations of a run, the best of them, early stopping, and its benchmark tasks."""
@@ -111,7 +119,7 @@ class Evaluator:
         share = batches.share(0, count)
         samples = batches.loader.load(stream.read_held_out(share.start, share.stop, of=count))
         tokens = count * stream.sequence
-        if stream.masked:
+        if stream.masked:  # always true of pairs, which are then counted instead of tokens
             tokens, _ = batches.count_over_ranks(samples)
         micros = batches.micros(samples, count)
         if compiles(rank.run.train.compile, rank.layout, rank.world):
@@ -121,10 +129,13 @@ class Evaluator:
         if total is None:
             rank.journal.write_span(EvaluateSpan(), start, now())
             return None
-        loss = rank.world.sum_(total).item() / tokens if tokens else nan  # all of it is damaged
+        sums = torch.cat((total.view(1), self.engine.runner.figures().to(total.device)))
+        means = (rank.world.sum_(sums) / tokens).tolist() if tokens else [nan]  # all is damaged
         self.evaluated_s = now()
-        rank.journal.write_span(EvaluateSpan(step=step, val_loss=loss, samples=count), start, now())
-        return loss
+        more = rewards_of(tuple(means[1:]))
+        span = EvaluateSpan(step=step, val_loss=means[0], samples=count, **more)
+        rank.journal.write_span(span, start, now())
+        return means[0]
 
     def _nobody_stops(self) -> bool:
         """Return whether nobody wants the run to stop; every rank gets the same answer.
@@ -151,7 +162,7 @@ class Evaluator:
                 self.engine.runner.logits,
                 prompt,
                 SAMPLE_TOKENS,
-                stream.sequence,
+                stream.row_tokens,
                 rank.run.train.seed,
                 device=rank.world.device,
                 multiple=2 * rank.layout.context * rank.layout.tensor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from penstock.data.read.feed import Feed
 from penstock.guard.detect.sentinels import Sentinels
-from penstock.ledger.journal.events import RankReady, RankWentBack, WarmUpSpan
+from penstock.ledger.journal.events import PairsRewarded, RankReady, RankWentBack, WarmUpSpan
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.policy.restart import EARLY
@@ -16,12 +16,13 @@ from penstock.train.anomaly import AnomalyGuard
 from penstock.train.batches import Batches, open_batches
 from penstock.train.drill_faults import arm_drill_faults
 from penstock.train.engine import Engine, build_engine
-from penstock.train.evaluate import Evaluator
+from penstock.train.evaluate import Evaluator, rewards_of
 from penstock.train.live import LiveRecovery
 from penstock.train.parallel.microbatch import DeviceBatch
 from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
 from penstock.train.recovery import Recovery
+from penstock.train.reference import load_or_compute_reference
 from penstock.train.replicas.reduce import Vote
 from penstock.train.replicas.rewind import Rewind
 from penstock.train.saving import CheckpointSaver
@@ -133,6 +134,9 @@ class Trainer:
         if accepted:
             self.batches.audit(step)
             self.curve.add(step, vote, rate, self.batches.tokens_at(step))
+            if vote.figures and self.rank.world.lead:
+                rewards = PairsRewarded(step=step, **rewards_of(vote.figures))
+                self.rank.journal.write(rewards, synced=False)
 
     def finish_step(self) -> None:
         """Do what the vote of the last step asked for: evaluate, save, stop, let a replica in."""
@@ -218,6 +222,8 @@ def build(rank: RankContext) -> Trainer:
     """Build the parts of a rank, in the order in which they need each other."""
     batches = open_batches(rank)
     engine = build_engine(rank.run, rank.layout, batches.stream.vocab, rank.world, rank.pulse)
+    if rank.run.train.on_pairs and not rank.run.model.adapter:
+        batches.loader.reference = load_or_compute_reference(rank, engine, batches)
     sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, user_codes(rank.run))
     state = TrainingState(rank, engine, batches, sentinels)
     saver = CheckpointSaver(rank, state)

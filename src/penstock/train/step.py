@@ -104,7 +104,7 @@ class Stepper:
         self.runner.wait_for_stages(clock)
         with clock.part("exchange"):
             self._at("vote")
-            vote = self.replicas.vote(loss, squares, requests)
+            vote = self.replicas.vote(loss, squares, requests, self.runner.figures())
         self._at("voted")
         return vote
 

@@ -471,6 +471,25 @@ class DataSkipped(JournalEvent):
     samples: list[int]  # first and last position
 
 
+@moment("rewards")
+class PairsRewarded(JournalEvent):
+    """The rewards of the pairs of a step, where the objective is on pairs; means."""
+
+    step: int = needed(int)
+    chosen: float = needed(float, int)
+    rejected: float = needed(float, int)
+    accuracy: float = needed(float, int)  # share of pairs whose chosen answer has the higher one
+
+
+@moment("reference")
+class ReferenceReady(JournalEvent):
+    """The log-probabilities of all pairs by the model that the run began with are there."""
+
+    pairs: int
+    origin: str  # "computed", "cache" (an earlier run's) or "run" (this run's own)
+    seconds: float
+
+
 @moment("trace")
 class StepTraced(JournalEvent):
     """The inside of one step, by the profiler (`ledger/split.py`)."""
@@ -719,6 +738,9 @@ class EvaluateSpan(JournalEvent):
     step: int = ABSENT
     val_loss: float = ABSENT
     samples: int = ABSENT
+    chosen: float = ABSENT  # rewards of pairs: mean of the chosen answers,
+    rejected: float = ABSENT  # of the rejected ones,
+    accuracy: float = ABSENT  # and the share of pairs whose chosen answer has the higher one
     prompt: str = ABSENT
     sample: str = ABSENT
 

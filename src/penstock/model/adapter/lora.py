@@ -12,7 +12,8 @@ Routed experts, which are stacks and no linears, and routers get no adapter: in 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,7 @@ class LoraMixin(nn.Module):
 
     in_features: int
     out_features: int
+    adapter_off = False  # the layer is the frozen one alone: the model that the run began with
 
     def add_adapter(self, section: AdapterSection) -> None:
         """Create the two adapter matrices."""
@@ -43,6 +45,8 @@ class LoraMixin(nn.Module):
         self.adapter_b = nn.Parameter(torch.empty(self.out_features, section.rank))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.adapter_off:
+            return super().forward(x)
         kept = F.dropout(x, self.dropout, self.training) if self.dropout else x
         thin = F.linear(F.linear(kept, self.adapter_a), self.adapter_b)
         return super().forward(x) + thin * self.scale
@@ -65,6 +69,19 @@ FP8_KINDS: Mapping[type[nn.Linear], type[Fp8Linear]] = {
 
 class QloraLinear(LoraMixin, Nf4Linear):
     """A frozen 4-bit linear with a LoRA adapter."""
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """Compute with the frozen weights alone."""
+    adapted = [module for module in model.modules() if isinstance(module, LoraMixin)]
+    for module in adapted:
+        module.adapter_off = True
+    try:
+        yield
+    finally:
+        for module in adapted:
+            module.adapter_off = False
 
 
 def add_adapters(decoder: nn.Module, section: AdapterSection) -> None:

@@ -87,12 +87,14 @@ class Job:
 
     shape: ModelShape
     sequence: int  # tokens
-    batch: int  # sequences per optimizer step, over all ranks
+    batch: int  # samples per optimizer step, over all ranks
     layout: Layout
     machine: Machine
     precision: str = "bf16"  # of the matmuls: fp32, tf32, fp16, bf16, fp8, fp8-rowwise, mxfp8, fp4
     software: Software = field(default_factory=Software)
     adapter: Adapter | None = None
+    rows: int = 1  # sequences of a sample: 2 of a pair of answers
+    reference: bool = False  # one more forward pass, by the model without its adapter
     imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing
     # The program in another layout, where that makes a difference to what it does.
     by_layout: Callable[[Layout], Software] | None = None
@@ -110,14 +112,14 @@ class Job:
     @property
     def tokens(self) -> int:
         """Return the tokens of a step, over all ranks."""
-        return self.batch * self.sequence
+        return self.batch * self.rows * self.sequence
 
     @property
     def rank_tokens(self) -> float:
         """Return the tokens of one microbatch that one rank's activations hold (context split,
         tensor not).
         """
-        return self.layout.microbatch * self.sequence / self.layout.context
+        return self.layout.microbatch * self.rows * self.sequence / self.layout.context
 
     def with_layout(self, layout: Layout) -> "Job":
         software = self.by_layout(layout) if self.by_layout else self.software

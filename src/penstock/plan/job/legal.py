@@ -154,8 +154,8 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
         return [*_own_module(run, lay), *_precision(run, device), *_live(run, lay)]
     if shape.generic:
         of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
-        return [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay)]
-    found = [*shape_problems(shape, lay, run.sequence), *_live(run, lay)]
+        return [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
+    found = [*shape_problems(shape, lay, run.sequence), *_live(run, lay), *_pairs(run, lay)]
     if run.model.adapter:
         found += [
             *adapter.misfits(run.model.adapter, shape),
@@ -176,8 +176,15 @@ def whole_matrices(run: Run) -> bool:
     return run.train.precision == "fp8" or run.train.loss is not None or qlora
 
 
+def data_parallel_only(run: Run) -> bool:
+    """Tell whether the model is replicated and sharded only: it runs through transformers, or its
+    objective compares whole sequences.
+    """
+    return run.train.on_pairs or is_generic(run)
+
+
 def is_generic(run: Run) -> bool:
-    """Tell whether the model runs through transformers: it is replicated and sharded only."""
+    """Tell whether the model runs through transformers."""
     shape = run.model.base() if run.model.from_ else None
     return shape is not None and shape.generic
 
@@ -200,6 +207,25 @@ def _live(run: Run, lay: Layout) -> Iterator[str]:
         yield (
             'guard.mode = "live": replicas go on without a lost one, and this layout has one '
             'replica; write layout.replicate = 2 or more, or mode = "restart"'
+        )
+
+
+def _pairs(run: Run, lay: Layout | None = None) -> Iterator[str]:
+    """Yield what an objective on pairs cannot have; `lay` where other ways are not refused."""
+    if not run.train.on_pairs:
+        return
+    asked = f'train.objective = "{run.train.objective}"'
+    for name in MODEL_WAYS if lay else ():
+        if (ways := getattr(lay, name)) > 1:
+            yield (
+                f"layout.{name} = {ways}: {asked} compares whole sequences, and each rank would "
+                "have a part of them or of the model; write 1 and use layout.replicate and "
+                "layout.shard"
+            )
+    if run.guard.mode == "live":
+        yield (
+            f'guard.mode = "live": with {asked} a replica that joins would not have what the '
+            'reference gives the pairs; write mode = "restart"'
         )
 
 

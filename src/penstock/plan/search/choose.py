@@ -180,8 +180,8 @@ def complete_layout(
             f"{ranks} or set cluster.accelerators = {total}"
         )
     # A pipeline wants a microbatch for each of its stages, at the least.
-    share = max(1, run.batch_tokens // run.sequence // data // asked.pipeline)
-    most = max(1, MICROBATCH_TOKENS[kind] // run.sequence)
+    share = max(1, run.batch_samples // data // asked.pipeline)
+    most = max(1, MICROBATCH_TOKENS[kind] // run.sample_tokens)
     return Layout(
         replicate=replicate,
         shard=shard,
@@ -247,11 +247,13 @@ def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job
         shape=shape,
         sequence=run.sequence,
         batch=run.batch_samples,
+        rows=run.train.sample_sequences,
         layout=layout,
         machine=machine,
         precision=run.train.precision,
         software=program(layout),
         adapter=own.adapter(run),
+        reference=run.train.on_pairs and run.model.adapter is not None,
         by_layout=program,
     )
 

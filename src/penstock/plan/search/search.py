@@ -76,7 +76,7 @@ def trainable_space(run: Run) -> SearchSpace:
     fixed: dict[str, Any] = {name: can for name, can in ways.items() if can == (1,)}
     if legal.whole_matrices(run):
         fixed["tensor"] = (1,)
-    if legal.is_generic(run):
+    if legal.data_parallel_only(run):
         fixed |= dict.fromkeys((*legal.MODEL_WAYS, "interleave"), (1,))
     return SearchSpace(**fixed, recompute=of("recompute", RECOMPUTE))
 

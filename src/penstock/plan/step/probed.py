@@ -125,7 +125,7 @@ def _pass(job: Job) -> Iterator[ProbedPiece]:
     yield from ProbedMatmul(rows, shape.hidden, columns).pieces(last)
     heads = shape.heads / layout.tensor
     seen = shape.attended_tokens(job.sequence) / job.sequence
-    each = layers * heads * layout.microbatch / layout.context * seen
+    each = layers * heads * layout.microbatch * job.rows / layout.context * seen
     qk, v = operators.attention_widths(shape)
     yield ProbedPiece("attention", "attention_s", (job.sequence, (qk + v) / 2 / shape.heads), each)
     yield ProbedPiece("elementwise", "norm_s", (stream,), shape.block_norms * layers + last)

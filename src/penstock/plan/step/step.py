@@ -128,6 +128,10 @@ def _of_probe(job: Job, c: Constants) -> dict[str, float]:
         "reduce": probed.exchange_s(job),
     }
     layer_s = sum(parts[name] for name in ("matmul", "attention", "elementwise"))
+    if job.rows > 1:
+        parts["loss"] *= 4 / 3
+    if job.reference:  # an adapter's backward pass takes about as long as its forward pass
+        parts["reference"] = layer_s / 2 + parts["loss"] / 4
     layer_s /= job.shape.layers * job.microbatches
     one = LayerSeconds(
         operators.PassSeconds(layer_s / 3, 2 * layer_s / 3), *[operators.PassSeconds()] * 3
@@ -177,6 +181,11 @@ def _microbatch(
             cost: operators.PassSeconds = getattr(one, name)
             parts[name] += count * (cost.forward + cost.backward)
         parts["recompute"] += count * again
+        if job.reference:
+            costs = (one.matmul, one.attention, one.elementwise, one.experts)
+            parts["reference"] = parts.get("reference", 0.0) + count * sum(
+                cost.forward for cost in costs
+            )
         parts["tensor"] += count * _tensor_s(job, c)
         ring_s, behind = _context_s(job, c, one)
         parts["context"] += count * ring_s
@@ -188,6 +197,10 @@ def _microbatch(
         host_s += count * _host_s(job, c, moe)
     if stage.head:
         parts["loss"] = head.forward + head.backward
+        if job.rows > 1:  # the loss of each sequence computes its logits in both passes
+            parts["loss"] += head.forward
+        if job.reference:
+            parts["reference"] += head.forward
     device_s = sum(parts.values())
     # The device waits for the host when its work is shorter than issuing it.
     parts["launch"] = (device_s**4 + host_s**4) ** 0.25 - device_s
@@ -232,7 +245,7 @@ def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[
     if shape.kv_rank:
         width = shape.heads * (shape.score_channels + shape.v_dim) / job.layout.tensor
     g = network.group(job.machine, ways, job.layout.tensor)
-    size = job.layout.microbatch * job.sequence * width * 2.0
+    size = job.layout.microbatch * job.rows * job.sequence * width * 2.0
     once = network.gather_s(g, size)
     if job.software.gathers_context:  # before attention, and their gradients after it
         return 2 * once, (0.0, 0.0)

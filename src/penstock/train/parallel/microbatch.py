@@ -11,6 +11,9 @@ from penstock.data.read.batch import Batch, Skipped
 from penstock.data.read.stream import Ranges, Stream, rank_slice
 
 
+LENGTHS = 8  # that padded rows are cut to
+
+
 @dataclass(frozen=True)
 class Microbatch:
     """A microbatch on the device. `weight` is 0 for the filler of a rank with less to do."""
@@ -20,6 +23,8 @@ class Microbatch:
     weight: float
     counted_bs: Tensor | None = None  # the targets that count in the loss; None: all of them
     starts_bs: Tensor | None = None  # the inputs that begin a document; None: it does not matter
+    # Of pairs, whose two sequences follow each other: log-probabilities by the reference.
+    reference_b: Tensor | None = None
 
     def padded(self, rows: int) -> "Microbatch":
         """Return it with so many rows: the first one again and again, and not counted."""
@@ -73,6 +78,9 @@ class DeviceBatch:
     counted: int  # targets that count
     skipped: tuple[Skipped, ...]
     copied: torch.cuda.Event | None = None
+    pairs: bool = False  # a sample is two sequences, a chosen and a rejected answer
+    reference_n2: Tensor | None = None  # their log-probabilities by the reference
+    used: tuple[int, ...] = ()  # tokens of each pair's longer sequence that are not padding
 
     def __len__(self) -> int:
         return len(self.tokens_ns)
@@ -83,7 +91,7 @@ class DeviceBatch:
             return
         present = torch.cuda.current_stream(self.tokens_ns.device)
         present.wait_event(self.copied)
-        for tensor in (self.tokens_ns, self.loss_ns, self.starts_ns):
+        for tensor in (self.tokens_ns, self.loss_ns, self.starts_ns, self.reference_n2):
             if tensor is not None:
                 # Its memory belongs to the copying stream, which would give it to a later batch
                 # while this one is still being read.
@@ -92,6 +100,8 @@ class DeviceBatch:
     def micros(self, count: int, microbatch: int) -> list[Microbatch]:
         """Cut them into `count` microbatches, topped up with fillers of weight 0."""
         self.wait_for_copy()
+        if self.pairs:
+            return self._pair_micros(count, microbatch)
         tokens, loss, starts = self.tokens_ns, self.loss_ns, self.starts_ns
         out = []
         for at in range(0, len(tokens), microbatch):
@@ -110,6 +120,48 @@ class DeviceBatch:
             out += [Microbatch(blank[:, :-1], blank[:, 1:], 0.0)] * (count - len(out))
         return out
 
+    def _pair_micros(self, count: int, microbatch: int) -> list[Microbatch]:
+        """Do the same for pairs: two rows each, as long as the longest of the microbatch needs."""
+        assert self.loss_ns is not None
+        sequence = self.tokens_ns.shape[1] // 2
+        tokens, loss = (both_rows(x, sequence) for x in (self.tokens_ns, self.loss_ns))
+        out = []
+        for at in range(0, len(self), microbatch):
+            rows = slice(2 * at, 2 * (at + microbatch))
+            stop = trimmed_length(self.used[at : at + microbatch], sequence)
+            known = self.reference_n2
+            out.append(
+                Microbatch(
+                    tokens[rows, :stop],
+                    tokens[rows, 1 : stop + 1],
+                    1.0,
+                    loss[rows, 1 : stop + 1],
+                    reference_b=None if known is None else known[at : at + microbatch].flatten(),
+                )
+            )
+        if len(out) < count:
+            blank = tokens.new_zeros(2, trimmed_length((), sequence))
+            none = torch.zeros_like(blank, dtype=torch.bool)
+            zero = torch.zeros(2, dtype=torch.float64, device=blank.device)
+            known = None if self.reference_n2 is None else zero
+            filler = Microbatch(blank, blank, 0.0, none, reference_b=known)
+            out += [filler] * (count - len(out))
+        return out
+
+
+def both_rows(pairs_nt: Tensor, sequence: int) -> Tensor:
+    """Return the two sequences of every pair [2n, S + 1] of samples [n, 2S + 1]."""
+    return pairs_nt.unfold(1, sequence + 1, sequence).flatten(0, 1)
+
+
+def trimmed_length(used: tuple[int, ...], sequence: int) -> int:
+    """Return how many tokens of padded rows a model has to read.
+
+    One of a few lengths: a compiled model would be compiled again for each.
+    """
+    unit = -(-sequence // LENGTHS)
+    return min(sequence, max(1, -(-max(used, default=1) // unit)) * unit)
+
 
 class DeviceLoader:
     """A reader of batches that copies them to the device while the device computes.
@@ -118,9 +170,10 @@ class DeviceLoader:
     pinned memory on a separate stream.
     """
 
-    def __init__(self, stream: Stream, device: torch.device) -> None:
-        self.stream = stream
+    def __init__(self, stream: Stream, device: torch.device, pairs: bool = False) -> None:
+        self.stream, self.pairs = stream, pairs
         self.device = device
+        self.reference: np.ndarray | None = None  # of all pairs of the stream, by their numbers
         self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def read(self, start: int, stop: int) -> DeviceBatch:
@@ -132,13 +185,24 @@ class DeviceLoader:
 
     def load(self, batch: Batch) -> DeviceBatch:
         """Begin to copy a batch to the device."""
-        return send_to_device(batch, self.device, self._copy_stream)
+        if not self.pairs:
+            return send_to_device(batch, self.device, self._copy_stream)
+        known = None if self.reference is None else self.reference[batch.numbers]
+        return send_to_device(batch, self.device, self._copy_stream, True, known)
 
 
 def send_to_device(
-    batch: Batch, device: torch.device, copy_stream: torch.cuda.Stream | None = None
+    batch: Batch,
+    device: torch.device,
+    copy_stream: torch.cuda.Stream | None = None,
+    pairs: bool = False,
+    reference: np.ndarray | None = None,
 ) -> DeviceBatch:
-    """Begin to copy a batch to the device; on CUDA, on the stream `copy_stream`."""
+    """Begin to copy a batch to the device; on CUDA, on the stream `copy_stream`.
+
+    `reference` are log-probabilities of `pairs`. Of these, whole pairs are counted, not tokens.
+    """
+    used = _used_tokens(batch) if pairs else ()
 
     def send(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -151,7 +215,20 @@ def send_to_device(
             tokens_ns=send(batch.tokens),
             loss_ns=None if batch.loss is None else send(batch.loss),
             starts_ns=None if batch.starts is None else send(batch.starts),
-            counted=batch.counted,
+            counted=sum(map(bool, used)) if pairs else batch.counted,
             skipped=batch.skipped,
+            pairs=pairs,
+            reference_n2=None if reference is None else send(reference),
+            used=used,
             copied=copy_stream.record_event() if copy_stream else None,
         )
+
+
+def _used_tokens(batch: Batch) -> tuple[int, ...]:
+    """Return, for each pair, the inputs up to the last answer token; 0 for a damaged pair."""
+    assert batch.loss is not None
+    sequence = batch.tokens.shape[1] // 2
+    both = (batch.loss[:, 1 : sequence + 1], batch.loss[:, sequence + 1 :])
+    ends = [(rows * np.arange(1, sequence + 1)).max(1) for rows in both]
+    whole = (ends[0] > 0) & (ends[1] > 0)
+    return tuple((np.maximum(*ends) * whole).tolist())

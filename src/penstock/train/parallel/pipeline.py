@@ -24,7 +24,7 @@ from penstock.train.parallel.pipeline_schedule import (
     padded_micro_count,
     raise_original_error,
 )
-from penstock.train.parallel.runner import KeepGoing, always
+from penstock.train.parallel.runner import NO_FIGURES, KeepGoing, always
 from penstock.train.world.world import World
 
 # Microbatches for each stage that are evaluated at a time: torch keeps what all of them gave.
@@ -121,6 +121,9 @@ class PipelineRunner:
         for work in dist.batch_isend_irecv([sent, got]):
             work.wait()
         grads[EMBEDDING] = own + theirs
+
+    def figures(self) -> Tensor:
+        return NO_FIGURES
 
     def wait_for_stages(self, clock: StepClock) -> None:
         """Wait for all stages, so that the wait is recorded as a bubble."""

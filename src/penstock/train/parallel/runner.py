@@ -18,6 +18,7 @@ from penstock.run.schema.code import UserCode
 from penstock.train.parallel.microbatch import Microbatch
 from penstock.train.parallel.parts import Grads, ModelParts
 
+NO_FIGURES = torch.empty(0, dtype=torch.float64)
 KeepGoing = Callable[[], bool]
 
 
@@ -46,6 +47,11 @@ class Runner(Protocol):
 
         `keep_going` is asked now and then, on all ranks at the same point; if it says no, the
         result is None.
+        """
+
+    def figures(self) -> Tensor:
+        """Return what else the last batch gave, as sums that add up as its loss does; the vote
+        carries them. Empty for most objectives.
         """
 
     def logits(self, tokens_bs: Tensor) -> Tensor:
@@ -82,6 +88,9 @@ class PlainRunner:
 
     def wait_for_stages(self, clock: StepClock) -> None:
         pass
+
+    def figures(self) -> Tensor:
+        return NO_FIGURES
 
     @torch.no_grad()
     def evaluate(self, batch: list[Microbatch], keep_going: KeepGoing = always) -> Tensor | None:

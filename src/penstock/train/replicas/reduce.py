@@ -33,6 +33,7 @@ class Vote:
     loss: float  # mean over the tokens of the global batch
     grad_norm: float  # before clipping
     requests: dict[str, bool]  # what any rank asked for
+    figures: tuple[float, ...] = ()  # what else the objective measured; see `Runner.figures`
 
     @property
     def good(self) -> bool:
@@ -95,18 +96,27 @@ class ReplicaReducer:
         self._next_residuals.append(owed - sent.to(owed.dtype))
         return sent
 
-    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
+    def vote(
+        self,
+        loss: Tensor,
+        squares: Tensor,
+        requests: dict[str, bool],
+        figures: Tensor | None = None,
+    ) -> Vote:
         """Sum the loss, the gradient norm and every rank's requests over all ranks, in one message.
 
         Reading it is the one place in a step where the host waits for the device.
         """
         asked = torch.tensor([requests.get(w, False) for w in REQUESTS], dtype=torch.float64)
         asked = asked.to(loss.device, non_blocking=True)
-        ballot = torch.cat((torch.stack((loss.double(), squares.to(loss.device))), asked))
-        total, square, *counts = self.world.sum_(ballot).tolist()
+        parts = [torch.stack((loss.double(), squares.to(loss.device))), asked]
+        parts += [] if figures is None else [figures.to(loss.device)]
+        total, square, *rest = self.world.sum_(torch.cat(parts)).tolist()
+        counts, measured = rest[: len(REQUESTS)], tuple(rest[len(REQUESTS) :])
         # A NaN has no square root in `math`; let it through so that the vote sees it.
         norm = square**0.5 if square >= 0 else float("nan")
-        return Vote(total, norm, {w: c > 0 for w, c in zip(REQUESTS, counts, strict=True)})
+        asked_for = {w: c > 0 for w, c in zip(REQUESTS, counts, strict=True)}
+        return Vote(total, norm, asked_for, measured)
 
     def commit(self) -> None:
         """Keep the rounding errors for the next step, once this step is taken."""
@@ -129,9 +139,15 @@ class LiveReplicaReducer(ReplicaReducer):
     `live_world.py` notices a lost replica and handles it.
     """
 
-    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
+    def vote(
+        self,
+        loss: Tensor,
+        squares: Tensor,
+        requests: dict[str, bool],
+        figures: Tensor | None = None,
+    ) -> Vote:
         """Vote with this replica's share of the norm: every replica has the whole norm."""
-        return super().vote(loss, squares / self.world.size("replicate"), requests)
+        return super().vote(loss, squares / self.world.size("replicate"), requests, figures)
 
     def drop_residuals(self) -> None:
         """Drop the rounding errors: their parts were cut for members that are gone."""
