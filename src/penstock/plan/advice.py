@@ -38,6 +38,7 @@ WORDS = {
     "loss": ("vocabulary", "the output layer and the loss over all words"),
     "optimizer": ("memory bandwidth", "the optimizer"),
     "recompute": ("memory", "forward work done twice to save memory"),
+    "reference": ("matmuls", "the reference's forward pass, with the adapter off"),
     "launch": ("host", "kernel launches that the accelerator waits for"),
     "tensor": ("", "tensor-parallel exchange"),
     "context": ("", "context-parallel exchange of keys and values"),

@@ -31,8 +31,9 @@ def run_lines(run: Run) -> list[str]:
     rows = {
         "run": f"{run.name}, in {run.folder}",
         "model": _model(run),
-        "data": f"{_data(run)}, sequences of {run.sequence} tokens",
+        "data": f"{_data(run)}, {'pairs of ' if run.train.on_pairs else ''}sequences of {run.sequence} tokens",
         "train": _length(run),
+        **({"objective": _objective(run)} if run.train.on_pairs else {}),
         "rate": _rate(run),
         "precision": run.train.precision + (", deterministic" if run.train.deterministic else ""),
         "evaluate": _evaluate(run),
@@ -73,13 +74,20 @@ def _data(run: Run) -> str:
 
 
 def _length(run: Run) -> str:
-    samples = "1 sequence" if run.batch_samples == 1 else f"{run.batch_samples} sequences"
+    noun = "pair" if run.train.on_pairs else "sequence"
+    samples = f"1 {noun}" if run.batch_samples == 1 else f"{run.batch_samples} {noun}s"
     batch = f"batch of {show_count(run.batch_tokens)} tokens ({samples})"
     if run.train.epochs:
         return f"{run.train.epochs:g} epochs, {batch}"
     steps = run.steps()
     tokens = run.train.tokens or steps * run.batch_tokens
     return f"{format_count(tokens)} tokens = {steps:,} steps × {batch}"
+
+
+def _objective(run: Run) -> str:
+    beta = run.train.preference.beta
+    how = "the model without its adapter" if run.model.adapter else "computed before the first step"
+    return f"{run.train.objective} on pairs, beta {beta:g}; reference: {how}"
 
 
 def _rate(run: Run) -> str:

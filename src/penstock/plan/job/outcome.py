@@ -15,6 +15,7 @@ COMPUTE_PARTS = (
     "loss",
     "optimizer",
     "recompute",
+    "reference",
     "launch",
     "experts",
 )

@@ -9,7 +9,7 @@ from penstock.plan.step import operators, probed, step
 
 def lines(job: Job, calibrated: float = 1.0, runs: int = 0) -> tuple[str, ...]:
     """Return one line per ingredient; the parts themselves are in the plan."""
-    found = [_microbatches(job)]
+    found = [_microbatches(job), *_pairs(job)]
     if probed.is_probed(job.machine) and job.layout.model_ways * job.layout.expert == 1:
         found.append("seconds of each operator are read from the probe's curves at its sizes")
     else:
@@ -22,10 +22,19 @@ def lines(job: Job, calibrated: float = 1.0, runs: int = 0) -> tuple[str, ...]:
 def _microbatches(job: Job) -> str:
     lay = job.layout
     return (
-        f"{job.batch} sequences a step over {job.data_ways} data-parallel ranks in microbatches of "
+        f"{job.batch} {'pairs' if job.rows > 1 else 'sequences'} a step over {job.data_ways} data-parallel ranks in microbatches of "
         f"{lay.microbatch} are {job.microbatches} forward and backward passes of "
         f"{job.rank_tokens:,.0f} tokens on a rank"
     )
+
+
+def _pairs(job: Job) -> list[str]:
+    if job.rows == 1:
+        return []
+    each = f"a pair is two sequences of {job.sequence} tokens"
+    if job.reference:
+        return [f"{each}; the reference is one more forward pass of them, with the adapter off"]
+    return [f"{each}; the reference reads all pairs once before the first step, and not in it"]
 
 
 def _compute(job: Job) -> list[str]:
@@ -86,6 +95,7 @@ def parts(job: Job) -> dict[str, tuple[str, ...]]:
         "experts": f"{passes}: each expert's product, and tokens moved to its order and back",
         "loss": "the output matmul in 16 bits and the passes over its logits",
         "recompute": f"{passes}: {lay.recompute}",
+        "reference": f"{passes}: forward only, by the model without its adapter",
         "optimizer": f"{operators.OPTIMIZER_BYTES:g} B of traffic for each parameter kept",
         "launch": f"{c.host_layer_s * 1e3:.2g} ms of the host for a layer, where that is longer",
         "tensor": f"{passes}: 8 collectives of {size / 2**20:,.0f} MiB over {lay.tensor} ranks "
