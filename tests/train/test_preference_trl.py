@@ -92,7 +92,9 @@ def score_in_double(model: Any) -> None:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     plain = type(inner).forward
 
-    def forward(self: Any, *args: Any, labels: Any = None, fused_lm_head: bool = False, **more: Any):
+    def forward(
+        self: Any, *args: Any, labels: Any = None, fused_lm_head: bool = False, **more: Any
+    ):
         logits = plain(self, *args, **more).logits
         if not fused_lm_head:
             return SimpleNamespace(logits=logits)

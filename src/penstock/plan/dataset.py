@@ -72,7 +72,9 @@ def _looked(run: Run, spec: str) -> BuiltDataset | str:
 
 def sizes_of(run: Run, manifests: Sequence[Manifest]) -> DatasetSizes:
     """Count the samples as the trainer does (`data/read/stream.py`), by the length of `run`."""
-    splits = [SampleSplit.of(one.tokens, run.sample_tokens, run.evaluate.holdout) for one in manifests]
+    splits = [
+        SampleSplit.of(one.tokens, run.sample_tokens, run.evaluate.holdout) for one in manifests
+    ]
     held_out = held_out_samples(splits, [weight for _, weight in run.data.parts])
     samples = sum(split.samples for split in splits)
     return DatasetSizes(max(one.vocab for one in manifests), samples, held_out * run.sample_tokens)

@@ -224,7 +224,9 @@ def no_documents_message(
     if remedy := encoding_hint(rejected, recipe.source[0].path):
         return f"{nothing} {remedy}"
     if recipe.pairs:
-        return f"{nothing} A pair has `prompt`, `chosen` and `rejected`: text, or lists of messages."
+        return (
+            f"{nothing} A pair has `prompt`, `chosen` and `rejected`: text, or lists of messages."
+        )
     return (
         f"{nothing} Check `kind` and `text` (or `messages`, `prompt` and "
         "`response`) of [[source]]; without a recipe the fields `messages`, `prompt` and "

@@ -162,9 +162,7 @@ class TrainSection(Section):
         description="What is learned: the next token of the data, or, from pairs of a chosen and a "
         "rejected answer (`prompt`, `chosen`, `rejected`), to prefer the chosen one: dpo, ipo.",
     )
-    preference: PreferenceSection = Field(
-        PreferenceSection(), description="For dpo and ipo."
-    )
+    preference: PreferenceSection = Field(PreferenceSection(), description="For dpo and ipo.")
     loss: Text | None = Field(
         None,
         description='Your own loss, "my_loss.py:smooth": a function of (logits [n, vocab], targets '

@@ -32,6 +32,7 @@ from penstock.ledger.journal.events import (
     LocalStateDropped,
     LostStepSpan,
     MomentsDropped,
+    PairsRewarded,
     PeerCopyFailed,
     PeerFetchFailed,
     Quarantined,
@@ -42,6 +43,7 @@ from penstock.ledger.journal.events import (
     RankStarted,
     RankWentBack,
     RecordMended,
+    ReferenceReady,
     RegroupRequested,
     RegroupSpan,
     ReplayDiffers,
@@ -77,7 +79,7 @@ Classes = tuple[type[JournalEvent], ...]
 # Of ranks; shown as counts and charts. As lines they would hide the rest.
 NOT_SHOWN: Classes = (
     RankStarted, RankJoined, RankReady, WarmUpSpan, CheckpointSpan, FeedState, FastTierReady,
-    RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack,
+    RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack, PairsRewarded,
 )  # fmt: skip
 # Every rank writes the same: the first one is shown.
 SAME_ON_ALL_RANKS: Classes = (
@@ -213,6 +215,10 @@ def _rank_words(line: JournalLine) -> str | None:
         case RankRegrouped() as group:
             back = f"; replica {_listed(group.healed)} healed" if group.healed else ""
             return f"replicas {_listed(group.members)} go on from step {group.step}{back}"
+        case ReferenceReady() as ready:
+            how = {"computed": "computed", "cache": "read from an earlier run's copy"}
+            did = how.get(str(ready.origin), "read from this run's copy")
+            return f"log-probabilities of {ready.pairs} pairs by the reference: {did}"
         case RankWentBack() as back:
             return f"went back to step {back.step}: {back.why}"
         case TaskScoresEvent() as scored:

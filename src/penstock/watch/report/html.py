@@ -5,6 +5,8 @@ The contents of the run's files are always shown as text, never as HTML.
 
 from pathlib import Path
 
+import numpy as np
+
 from penstock.ledger.causes import Cause
 from penstock.run.folder import RunFolder
 from penstock.run.save import visible_toml
@@ -18,6 +20,7 @@ from penstock.style import (
     format_usd,
     plural,
 )
+from penstock.watch.facts.rewards import held_out_rewards, recent, training_rewards
 from penstock.watch.facts.run_facts import ReportLine, RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.facts.task_scores import newest_columns
@@ -124,7 +127,20 @@ def _curve(view: RunView) -> Markup:
         return join()
     about = "Loss by step."
     picture = curve(view.curve["step"], view.curve["loss"], view.validation, about)
-    return section("Loss", picture) if picture else join()
+    return join(section("Loss", picture), _rewards(view)) if picture else join()
+
+
+def _rewards(view: RunView) -> Markup:
+    """Return the margin between both answers of the pairs, for an objective on pairs."""
+    found, held_out = training_rewards(view), held_out_rewards(view)
+    if not found:
+        return join()
+    steps, margins = np.array([one.step for one in found]), np.array([one.margin for one in found])
+    about = "Reward of the chosen answer less that of the rejected one, by step."
+    picture = curve(steps, margins, [(one.step, one.margin) for one in held_out], about)
+    last = [("last steps", recent(found)), ("held out", recent(held_out[-1:]))]
+    words = [tag("p", f"{name}: {one.words()}") for name, one in last if one]
+    return section("Rewards", picture, *words)
 
 
 def _tasks(view: RunView) -> Markup:

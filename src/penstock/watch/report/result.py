@@ -13,6 +13,12 @@ from penstock.watch.facts.costs import Costs
 from penstock.watch.facts.energy_amounts import Energy
 from penstock.watch.facts.incidents import incident_json
 from penstock.watch.facts.plan_vs_actual import PlanVsActual
+from penstock.watch.facts.rewards import (
+    Rewards,
+    held_out_rewards,
+    recent,
+    training_rewards,
+)
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import BestCheckpoint, RunView
 from penstock.watch.style.text import finite
@@ -40,6 +46,8 @@ class Report:
     loss: float | None  # mean of the last ten steps
     validation: tuple[tuple[int, float | None], ...]  # (step, loss on held-out samples)
     task_scores: tuple[TaskScores, ...]  # of benchmark tasks, by step
+    rewards: Rewards | None  # of an objective on pairs: mean of the last ten steps
+    held_out_rewards: tuple[Rewards, ...]
     tokens_per_s: float | None
     mfu: float | None
     ledger: Ledger  # where every accelerator-second went
@@ -93,6 +101,8 @@ class Report:
             loss=view.loss,
             validation=tuple((step, finite(loss)) for step, loss in view.validation),
             task_scores=view.task_scores,
+            rewards=recent(training_rewards(view)),
+            held_out_rewards=tuple(held_out_rewards(view)),
             tokens_per_s=view.tokens_per_s,
             mfu=view.mfu,
             ledger=account.ledger,
@@ -138,6 +148,8 @@ class Report:
             "val_loss": self.validation_loss,
             "val_losses": [list(pair) for pair in self.validation],
             "task_scores": [one.to_json() for one in self.task_scores],
+            "rewards": self.rewards.to_json() if self.rewards else None,
+            "val_rewards": [one.to_json() for one in self.held_out_rewards],
             "tokens_per_s": self.tokens_per_s,
             "mfu": self.mfu,
             "ledger": {str(cause): s for cause, s in self.ledger.seconds.items()},

@@ -11,6 +11,7 @@ from penstock.ledger.causes import Cause
 from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.style import LEVEL_STYLES, STATUS_LEVELS, format_duration, format_loss, format_percent
+from penstock.watch.facts.rewards import held_out_rewards, recent, training_rewards
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.facts.task_scores import newest_columns
@@ -75,6 +76,12 @@ def _headline(facts: RunFacts) -> Table:
         grid.add_row(
             "loss", f"{format_loss(view.curve['loss'][0])} → {format_loss(view.loss)}{last}"
         )
+        for name, found in (
+            ("rewards", recent(training_rewards(view))),
+            ("held out", recent(held_out_rewards(view)[-1:])),
+        ):
+            if found:
+                grid.add_row(name, found.words())
         grid.add_row("speed", facts.speed_text)
         if facts.passes_text:
             grid.add_row("data", facts.passes_text)

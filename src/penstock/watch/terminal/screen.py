@@ -11,8 +11,16 @@ from rich.segment import Segment
 from rich.text import Text
 
 from penstock.ledger.journal.events import StepTraced
-from penstock.style import CAUSE_COLOURS, LEVEL_STYLES, format_duration, format_loss, plural
+from penstock.style import (
+    CAUSE_COLOURS,
+    LEVEL_STYLES,
+    format_duration,
+    format_loss,
+    format_percent,
+    plural,
+)
 from penstock.watch.facts.event_lines import event_lines
+from penstock.watch.facts.rewards import recent, training_rewards
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.terminal.chart import BrailleChart
@@ -130,6 +138,9 @@ def _losses(view: RunView) -> Text:
         best = min(v for _, v in view.validation)
         if best < value:
             line.append(f", best {format_loss(best)}", style="dim")
+    if rewards := recent(training_rewards(view)):
+        words = f"   margin {rewards.margin:.3f}, accuracy {format_percent(rewards.accuracy)}"
+        line.append(words, style="dim")
     return line
 
 

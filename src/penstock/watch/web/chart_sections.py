@@ -16,6 +16,7 @@ from penstock.watch.facts.downsample import (
     json_numbers,
     not_superseded,
 )
+from penstock.watch.facts.rewards import held_out_rewards, training_rewards
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.style.text import finite
@@ -46,8 +47,24 @@ def curve(facts: RunFacts) -> Section:
         "grad_norm_high": json_numbers(block_extremes(norms, starts)[1], 4),
         "clip": view.run_or_none.train.clip if view.run_or_none else None,
         "validation": [[step, finite(loss)] for step, loss in view.validation],
+        "rewards": _rewards(view),
         "marks": _marks(facts),
     }
+
+
+def _rewards(view: RunView) -> Section | None:
+    """Return the rewards of an objective on pairs, by step; None for others."""
+    found = training_rewards(view)
+    if not found:
+        return None
+    starts = block_starts(len(found))
+    last = np.append(starts[1:], len(found)) - 1
+    columns = {
+        name: json_numbers(block_means(np.array([getattr(one, name) for one in found]), starts))
+        for name in ("chosen", "rejected", "margin", "accuracy")
+    }
+    held = [[one.step, finite(one.margin), finite(one.accuracy)] for one in held_out_rewards(view)]
+    return {"step": [found[at].step for at in last.tolist()], **columns, "held_out": held}
 
 
 def _marks(facts: RunFacts) -> list[Section]:

@@ -20,6 +20,7 @@ from penstock.secret import redact
 from penstock.style import STATUS_LEVELS
 from penstock.watch.facts.energy_amounts import Energy
 from penstock.watch.facts.rank_health import WORDS
+from penstock.watch.facts.rewards import recent, training_rewards
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.web.sections import UNREADABLE
@@ -63,6 +64,8 @@ FAMILIES = (
     MetricFamily("mfu_ratio", "Share of the accelerators' published peak."),
     MetricFamily("step_seconds", "Median time of a step."),
     MetricFamily("planned_step_seconds", "What the plan said of it.", ("bound",)),
+    MetricFamily("reward", "Of both answers of the pairs, for dpo and ipo.", ("answer",)),
+    MetricFamily("reward_accuracy_ratio", "Pairs whose chosen answer has the higher reward."),
     MetricFamily("left_seconds", "Until the end, at the pace of the steps."),
     MetricFamily("last_step_timestamp_seconds", "When the last step ended."),
     MetricFamily("wall_seconds", "Wall-clock time over all launches."),
@@ -196,6 +199,10 @@ def _progress(view: RunView) -> Iterator[Sample]:
         yield "last_step_timestamp_seconds", float(curve["t"][-1]), {}
         yield "learning_rate", float(curve["learning_rate"][-1]), {}
         yield "gradient_norm", float(curve["grad_norm"][-1]), {}
+    if rewards := recent(training_rewards(view)):
+        yield "reward", rewards.chosen, {"answer": "chosen"}
+        yield "reward", rewards.rejected, {"answer": "rejected"}
+        yield "reward_accuracy_ratio", rewards.accuracy, {}
     yield "tokens_per_second", view.tokens_per_s, {}
     yield "mfu_ratio", view.mfu, {}
     yield "step_seconds", view.step_s, {}

@@ -81,6 +81,44 @@ export class Rate {
   }
 }
 
+// The rewards of both answers of the pairs, and the share of pairs that the model ranks right.
+export class Rewards {
+  constructor(card) {
+    this.made = card.made;
+    this.tools = card.tools;
+    this.chart = new Chart(card.body, () => this.options(), (u, i) => this.rows(u, i));
+  }
+
+  options() {
+    const line = { width: 2, spanGaps: true, points: { show: false } };
+    return {
+      scales: { x: { time: false } },
+      axes: [{ ...STEPS, size: 30 }, { values: (u, ticks) => ticks.map((t) => (t === null ? "" : formatCount(t))) }],
+      series: [{}, { ...line, stroke: color("compute") }, { ...line, stroke: color("down") }, { ...line, stroke: color("accent") }],
+    };
+  }
+
+  rows(u, i) {
+    const rows = [[null, "step", formatWhole(u.data[0][i])]];
+    ["chosen", "rejected", "margin"].forEach((name, n) => rows.push([color(["compute", "down", "accent"][n]), name, formatLoss(u.data[n + 1][i])]));
+    rows.push([null, "accuracy", formatPercent(this.accuracy[i])]);
+    return rows;
+  }
+
+  update({ rewards }) {
+    this.made.hidden = !rewards;
+    if (!rewards) return;
+    this.accuracy = rewards.accuracy;
+    const held = rewards.held_out.at(-1);
+    put(this.tools, el("div", { class: "legend" },
+      ...[["compute", "chosen"], ["down", "rejected"], ["accent", "margin"]].map(([name, words]) =>
+        el("span", {}, el("i", { class: "line", style: { background: `var(--${name})` } }), words)),
+      el("span", {}, `accuracy ${formatPercent(rewards.accuracy.at(-1))}`),
+      held && el("span", {}, `held out: margin ${formatLoss(held[1])}, accuracy ${formatPercent(held[2])}`)));
+    this.chart.show([rewards.step, rewards.chosen, rewards.rejected, rewards.margin]);
+  }
+}
+
 // The norm of the gradient before it is clipped: the mean of the steps under a point, up to the
 // largest of them, and the norm that it is clipped to.
 export class Gradient {

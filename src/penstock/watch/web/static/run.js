@@ -1,5 +1,5 @@
 // The page of one run.
-import { Gradient, Loss, Rate, Speed, Where } from "./curves.js";
+import { Gradient, Loss, Rate, Rewards, Speed, Where } from "./curves.js";
 import { el, facts, put, table } from "./dom.js";
 import { clock, formatBytes, formatCount, formatDuration, formatLoss, formatPercent, formatSigned, formatWhole } from "./format.js";
 import { pill } from "./list.js";
@@ -26,6 +26,7 @@ export class RunPage {
     this.cards = {
       curve: card("curve", "Loss", "w7", chart()),
       plan: card("plan", "Plan against actual", "w5"),
+      rewards: card("rewards", "Rewards of the pairs", "w12", chart("low")),
       speed: card("speed", "Speed", "w6", chart()),
       where: card("where", "Where the time goes", "w6", chart()),
       rate: card("rate", "Learning rate", "w6", chart("low")),
@@ -39,9 +40,9 @@ export class RunPage {
       advice: card("advice", "To go faster or cheaper", "w5"),
       events: card("events", "Events", "w7"),
     };
-    for (const name of ["energy", "tasks", "advice"]) this.cards[name].made.hidden = true; // until there is some
-    const { curve, rate, gradient, speed, where, ranks, story } = this.cards;
-    const curves = [new Loss(curve.body, curve.tools), new Rate(rate.body), new Gradient(gradient.body, gradient.tools)];
+    for (const name of ["energy", "tasks", "advice", "rewards"]) this.cards[name].made.hidden = true; // until there is some
+    const { curve, rate, gradient, rewards, speed, where, ranks, story } = this.cards;
+    const curves = [new Loss(curve.body, curve.tools), new Rate(rate.body), new Gradient(gradient.body, gradient.tools), new Rewards(rewards)];
     this.parts = {
       curve: { update: (section) => curves.forEach((one) => one.update(section)) }, speed: new Speed(speed.body, speed.tools),
       where: new Where(where.body, where.tools), ranks: new Ranks(ranks.body, ranks.tools),
