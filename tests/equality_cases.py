@@ -108,6 +108,7 @@ def train_a_little(
             {
                 "losses": [vote.loss for vote in votes],
                 "norms": [vote.grad_norm for vote in votes],
+                "figures": list(votes[-1].figures),
                 "grads": grads,
                 "evaluated": evaluated.item(),
                 "logits": logits_bsv[0, ::4].double().cpu().numpy(),

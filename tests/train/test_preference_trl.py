@@ -1,4 +1,4 @@
-"""Preference tuning is TRL's: the same tokens, losses, rewards and gradients, and the same curve."""
+"""Preference tuning is TRL's: the same tokens, losses, rewards and gradients; the same curve."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import pair_peer
 from lora_peer import first_adapter, our_losses, theirs
 from penstock.launch.start import start
+from penstock.launch.supervisor.preload import PreloadClient
 from penstock.ledger.journal.read import read_events
 from penstock.model.adapter.names import peft_name
 from penstock.model.open.names import tensor_locations
@@ -186,11 +187,16 @@ def apart(model: nn.Module, peer: nn.Module, run: Run, base: Path) -> None:
 
 @pytest.mark.parametrize("adapter", [False, True])
 def test_ten_steps_give_the_curve_of_trl(
-    adapter: bool, base: Callable[[str], Path], data: Path, tmp_path: Path
+    adapter: bool,
+    base: Callable[[str], Path],
+    data: Path,
+    tmp_path: Path,
+    warm: PreloadClient,
 ) -> None:
     where = base("llama-3.1")
     run = run_of(where, data, "dpo", adapter, precision="fp32")
     folder = start(run)
+    assert folder.reference.exists() != adapter  # an adapter that is off is the reference
     if adapter:
         first_adapter(run, where, tmp_path / "first")
         peer = theirs(where, tmp_path / "first", trained=True)

@@ -11,7 +11,7 @@ from penstock.run.init import ENOUGH, InitLengths, choose_lengths, template, wri
 
 
 def init(
-    kind: Annotated[str, typer.Argument(help="pretrain or finetune.")] = "pretrain",
+    kind: Annotated[str, typer.Argument(help="pretrain, finetune or preference.")] = "pretrain",
     out: Annotated[Path, typer.Option("--out", help="The file to write; - prints it.")] = Path(
         "run.toml"
     ),
@@ -19,10 +19,14 @@ def init(
         bool, typer.Option("--force", help="Write over a file that is there.")
     ] = False,
     model: Annotated[
-        str | None, typer.Option("--model", help="For finetune: a model's folder, or hf:org/name.")
+        str | None,
+        typer.Option(
+            "--model", help="For finetune and preference: a model's folder, or hf:org/name."
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", help="For finetune: your examples, a JSONL file.")
+        str | None,
+        typer.Option("--data", help="For finetune and preference: your examples, a JSONL file."),
     ] = None,
     json: show.Json = False,
 ) -> None:
@@ -32,7 +36,7 @@ def init(
         return
     left = write_run_file(kind, out, force, model, data, _lengths(model, data))
     # The user's own model and rows can be checked without training.
-    following = f"penstock {'check' if kind == 'finetune' else 'train'} {out}"
+    following = f"penstock {'train' if kind == 'pretrain' else 'check'} {out}"
     if json:
         told = {"file": str(out), "kind": kind, **({"fill_in": left} if left else {})}
         show.print_json({**told, "next": following})

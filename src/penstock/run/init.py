@@ -9,7 +9,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.run import toml
 from penstock.run.schema.run import DEFAULT_SEQUENCE
 
-KINDS = ("pretrain", "finetune")
+KINDS = ("pretrain", "finetune", "preference")
 # Placeholders in a template for what only the user knows.
 MODEL, DATA = "path/to/model", "path/to/data.jsonl"
 BATCH_TOKENS = 8192  # of a step of fine-tuning, as the template says
@@ -60,11 +60,12 @@ def _power(number: int) -> int:
 def template(
     kind: str, model: str | None = None, data: str | None = None, fit: InitLengths | None = None
 ) -> str:
-    """Return the text of a run file; `model`, `data` and `fit` are for fine-tuning."""
+    """Return the text of a run file; `model`, `data` and `fit` are for fine-tuning; `fit`
+    not for pairs, whose sequence the template says."""
     if kind not in KINDS:
         guess = nearest(kind, KINDS)
         raise PenstockError(
-            f"init {kind}: no such kind; write pretrain or finetune. {guess}".rstrip()
+            f"init {kind}: no such kind; write pretrain, finetune or preference. {guess}".rstrip()
         )
     text = (files("penstock.run") / "templates" / f"{kind}.toml").read_text(encoding="utf-8")
     for option, given, placeholder in (("--model", model, MODEL), ("--data", data, DATA)):
@@ -72,9 +73,11 @@ def template(
             continue
         quoted = toml.format_value(placeholder)
         if quoted not in text:
-            raise PenstockError(f"init {kind}: {option} is for `penstock init finetune`")
+            raise PenstockError(
+                f"init {kind}: {option} is for `penstock init finetune` and `preference`"
+            )
         text = _put(text, quoted, toml.format_value(given))
-    return _fitted(text, fit) if fit else text
+    return _fitted(text, fit) if fit and kind == "finetune" else text
 
 
 def _fitted(text: str, fit: InitLengths) -> str:

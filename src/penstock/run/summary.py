@@ -28,10 +28,11 @@ def run_facts(run: Run) -> dict[str, Any]:
 
 def run_lines(run: Run) -> list[str]:
     """Return about eight lines, for people."""
+    noun = "pairs of sequences" if run.train.on_pairs else "sequences"
     rows = {
         "run": f"{run.name}, in {run.folder}",
         "model": _model(run),
-        "data": f"{_data(run)}, {'pairs of ' if run.train.on_pairs else ''}sequences of {run.sequence} tokens",
+        "data": f"{_data(run)}, {noun} of {run.sequence} tokens",
         "train": _length(run),
         **({"objective": _objective(run)} if run.train.on_pairs else {}),
         "rate": _rate(run),

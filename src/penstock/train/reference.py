@@ -1,4 +1,4 @@
-"""Log-probabilities of all pairs by the model that a run began with, for `train.objective` dpo, ipo.
+"""Log-probabilities of all pairs by the model that a run began with: the reference of dpo and ipo.
 
 They are computed once, by all ranks, before the first step. A copy stays in the run's folder: a
 restart reads it and never computes again, on whatever layout. Another is in Penstock's home under

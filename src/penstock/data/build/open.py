@@ -45,8 +45,8 @@ def open_dataset(
 
     `spec` is a name (`stdlib` is built at first use), name@version, a recipe, the folder or URL of
     a built dataset, or raw files: a file, folder, glob, URL or `hf:org/name`. A file or folder at
-    that path wins over a dataset of that name. `tokenizer`, `vocab` and `objective` are for raw files;
-    `pack` and `chat_template` too, if these are conversations.
+    that path wins over a dataset of that name. `tokenizer`, `vocab` and `objective` are for raw
+    files; `pack` and `chat_template` too, if these are conversations.
     """
     home = datasets_home()
     found = locate_dataset(spec)

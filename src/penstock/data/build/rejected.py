@@ -41,8 +41,8 @@ def cut_documents_note(manifest: Manifest) -> str:
     if manifest.pairs:
         cut = manifest.counts.get(PAIRS_STAGE, {}).get(ANSWERS_CUT, 0)
         return (
-            f"answers of {cut:,} of {manifest.documents:,} pairs of {manifest.name} are longer than "
-            f"data.sequence = {manifest.packed} leaves them, and their ends are cut"
+            f"answers of {cut:,} of {manifest.documents:,} pairs of {manifest.name} are longer "
+            f"than data.sequence = {manifest.packed} leaves them, and their ends are cut"
             if cut
             else ""
         )

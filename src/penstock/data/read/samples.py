@@ -108,7 +108,8 @@ def _refuse_length(manifest: Manifest, sequence: int, holdout: float) -> None:
     if packed and packed != sequence:
         raise PenstockError(
             f"data.sequence = {sequence // each}: the documents of {manifest.id} are packed for "
-            f"sequences of {manifest.packed} tokens; write {manifest.packed}, or leave the field out"
+            f"sequences of {manifest.packed} tokens; write {manifest.packed}, or leave the field "
+            "out"
         )
     split = SampleSplit.of(manifest.tokens, sequence, holdout)
     if split.samples:

@@ -1,9 +1,10 @@
 """Conversations of a source, checked and in one form: roles and texts.
 
 A row is a list of messages (`role` and `content`, or ShareGPT's `from` and `value`), a prompt and
-its response, or a prompt with a chosen and a rejected answer (a pair). A row that is not a valid conversation is rejected and never ends a build. The
-document of a conversation carries its messages in a special column; its text is the plain text of
-all turns, for the filters, deduplication and labels.
+its response, or a prompt with a chosen and a rejected answer (a pair). A row that is not a valid
+conversation is rejected and never ends a build. The document of a conversation carries its messages
+in a special column; its text is the plain text of all turns, for the filters, deduplication and
+labels.
 """
 
 import json

@@ -20,9 +20,9 @@ def lines(job: Job, calibrated: float = 1.0, runs: int = 0) -> tuple[str, ...]:
 
 
 def _microbatches(job: Job) -> str:
-    lay = job.layout
+    lay, samples = job.layout, "pairs" if job.rows > 1 else "sequences"
     return (
-        f"{job.batch} {'pairs' if job.rows > 1 else 'sequences'} a step over {job.data_ways} data-parallel ranks in microbatches of "
+        f"{job.batch} {samples} a step over {job.data_ways} data-parallel ranks in microbatches of "
         f"{lay.microbatch} are {job.microbatches} forward and backward passes of "
         f"{job.rank_tokens:,.0f} tokens on a rank"
     )

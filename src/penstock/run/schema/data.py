@@ -35,7 +35,8 @@ class DataSection(Section):
     )
     sequence: Tokens | None = Field(
         None,
-        description="Length of a sample, tokens; if not given, that of a packed dataset, else the "
+        description="Length of a sample, tokens; of a pair, of each answer with its prompt. If not "
+        "given, that of a packed dataset, else the "
         "model's context, at most 2048.",
     )
     order: Literal["auto", "shuffle", "window"] = Field(

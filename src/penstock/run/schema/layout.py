@@ -26,7 +26,9 @@ class LayoutSection(Section):
     context: PositiveCount = Field(1, description="Ways each sequence is split.")
     expert: PositiveCount = Field(1, description="Ways the experts are spread.")
     microbatch: PositiveCount | None = Field(
-        None, description="Sequences per forward pass and rank; if not given, chosen."
+        None,
+        description="Sequences (pairs of them, for dpo and ipo) per forward pass and rank; if not "
+        "given, chosen.",
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none", description="Activations computed again in the backward pass, to save memory."

@@ -22,6 +22,8 @@ from penstock.run.schema.train import (
     BALANCE_RATE,
     DEFAULT_TOKENS,
     FINETUNE_RATE,
+    PAIRS_ADAPTER_RATE,
+    PAIRS_RATE,
     TrainSection,
     choose_batch_tokens,
     choose_learning_rate,
@@ -101,6 +103,8 @@ class Run(Section):
         """Peak learning rate."""
         if self.train.learning_rate != "auto":
             return self.train.learning_rate
+        if self.train.on_pairs:
+            return PAIRS_ADAPTER_RATE if self.model.adapter else PAIRS_RATE
         if self.model.from_:
             return ADAPTER_RATE if self.model.adapter else FINETUNE_RATE
         shape = self.model.base()

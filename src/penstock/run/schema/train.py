@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from penstock.run.schema.code import SPEC
-from penstock.run.schema.preference import NEXT_TOKEN, ON_PAIRS, PAIR, PreferenceSection
+from penstock.run.schema.preference import ON_PAIRS, PAIR, PreferenceSection
 from penstock.run.schema.quantity import Portion
 from penstock.run.schema.section import (
     Flag,
@@ -45,6 +45,8 @@ def choose_batch_tokens(tokens: int | None, sequence: int) -> int:
 # For trained weights: far below the rate that trained them, or they forget. Adapters start from
 # zero, and take about ten times that (Hu et al. 2021, and the usual recipes since).
 FINETUNE_RATE, ADAPTER_RATE = 2e-5, 2e-4
+# On pairs a little goes far: TRL's default, and ten times that for an adapter.
+PAIRS_RATE, PAIRS_ADAPTER_RATE = 1e-6, 1e-5
 
 
 def choose_learning_rate(hidden: int, optimizer: str = "adamw") -> float:
@@ -124,7 +126,8 @@ class TrainSection(Section):
     epochs: Positive | None = Field(None, description="Length of the run, passes over the dataset.")
     batch_tokens: Tokens | None = Field(
         None,
-        description="Tokens per optimizer step, over all ranks; if not given, 1/512 of the run's "
+        description="Tokens per optimizer step, over all ranks; a pair of answers counts as two "
+        "sequences, with what fills them up. If not given, 1/512 of the run's "
         "tokens as a power of two between 2Ki and 4Mi.",
     )
     optimizer: Literal["adamw", "muon"] = Field(
@@ -145,7 +148,7 @@ class TrainSection(Section):
     learning_rate: PositiveOrAuto = Field(
         "auto",
         description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3 (with muon '
-        "1.2e-2); with `model.from` 2e-5, and 2e-4 for an adapter.",
+        "1.2e-2); with `model.from` 2e-5, and 2e-4 for an adapter; for dpo and ipo 1e-6 and 1e-5.",
     )
     final: Share = Field(0.1, description="Learning rate at the end, as a share of the peak.")
     schedule: Literal["cosine", "wsd"] = Field(
@@ -158,9 +161,9 @@ class TrainSection(Section):
         Portion(share=0.2), description="Fall of the learning rate at the end, for wsd."
     )
     objective: Literal["next_token", "dpo", "ipo"] = Field(
-        NEXT_TOKEN,
-        description="What is learned: the next token of the data, or, from pairs of a chosen and a "
-        "rejected answer (`prompt`, `chosen`, `rejected`), to prefer the chosen one: dpo, ipo.",
+        "next_token",
+        description="What is learned: the next token of the data; or, from pairs of answers "
+        "(`prompt`, `chosen`, `rejected`), to prefer the chosen one: dpo, ipo.",
     )
     preference: PreferenceSection = Field(PreferenceSection(), description="For dpo and ipo.")
     loss: Text | None = Field(

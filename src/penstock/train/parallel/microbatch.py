@@ -10,7 +10,6 @@ from torch import Tensor
 from penstock.data.read.batch import Batch, Skipped
 from penstock.data.read.stream import Ranges, Stream, rank_slice
 
-
 LENGTHS = 8  # that padded rows are cut to
 
 

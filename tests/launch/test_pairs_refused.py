@@ -1,0 +1,177 @@
+"""Mistakes with pairs get one message each, the same from `check` and from `train`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pair_peer
+from penstock.errors import PenstockError
+from penstock.launch.start import start
+from penstock.launch.verify import notes_of, verify
+from penstock.run.load import load, load_table
+
+GOOD = {"prompt": "What is it?", "chosen": "It is good.", "rejected": "No idea."}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pair_peer.make_model("llama-3.1", tmp_path_factory.mktemp("model") / "base")
+
+
+def table(folder: Path, base: Path, rows: list[Any], **fields: Any) -> dict[str, Any]:
+    data = folder / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "name": "mine",
+        "dir": str(folder / "runs"),
+        "model.from": str(base),
+        "data.dataset": str(data),
+        "data.sequence": 48,
+        "train.objective": "dpo",
+        "train.steps": 2,
+        "train.batch_tokens": 96,
+        "train.precision": "fp32",
+        "cluster.accelerators": 1,
+    } | fields
+
+
+def refused(fields: dict[str, Any]) -> str:
+    """The words of both verbs, which are the same."""
+    run = load_table(fields)
+    found = verify(run).refused
+    assert found is not None
+    with pytest.raises(PenstockError) as raised:
+        start(run)
+    assert str(raised.value) == str(found)
+    assert not run.folder.exists()
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (
+            {"prompt": "a", "chosen": "b"},
+            "line 1: no rejected (field 'rejected' is null or missing)",
+        ),
+        ({"chosen": "a", "rejected": "b"}, "line 1: no prompt (field 'prompt' is null or missing)"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "line 1: chosen and rejected are equal"),
+        ({"prompt": "a", "chosen": " ", "rejected": "b"}, "line 1: empty message (field 'chosen')"),
+        (
+            {"prompt": "a", "chosen": 3, "rejected": "b"},
+            "line 1: no chosen (field 'chosen' is int)",
+        ),
+        (
+            GOOD | {"chosen": [{"role": "user", "content": "Hm?"}]},
+            "field 'chosen' begins with the role user; it holds the answer alone",
+        ),
+    ],
+)
+def test_a_file_of_rows_that_are_no_pairs(
+    row: dict[str, Any], says: str, base: Path, tmp_path: Path
+) -> None:
+    words = refused(table(tmp_path, base, [row, row]))
+    assert "pairs.jsonl" in words
+    assert says in words
+    assert "A pair has `prompt`, `chosen` and `rejected`" in words
+
+
+def test_other_rows(base: Path, tmp_path: Path) -> None:
+    words = refused(table(tmp_path, base, [{"prompt": "a", "completion": "b"}]))
+    assert 'train.objective = "dpo": the rows of' in words
+    assert "the first has `completion`, `prompt`" in words
+
+
+def test_a_dataset_without_pairs_and_pairs_without_the_objective(
+    base: Path, tmp_path: Path
+) -> None:
+    answers = [{"prompt": f"What is {n}?", "completion": f"It is {n}."} for n in range(40)]
+    fields = table(tmp_path, base, answers)
+    other = pair_peer.stream_of(load_table(fields | {"train.objective": "next_token"})).dataset.id
+    assert f"{other} holds no pairs" in refused(fields | {"data.dataset": other})
+    fields = table(tmp_path, base, pair_peer.pair_rows(8), **{"evaluate.holdout": 0})
+    built = pair_peer.stream_of(load_table(fields)).dataset.id
+    words = refused(fields | {"data.dataset": built, "train.objective": "next_token"})
+    assert 'holds pairs of a chosen and a rejected answer; write train.objective = "dpo"' in words
+    words = refused(fields | {"data.dataset": built, "train.batch_tokens": 96 * 20})
+    assert f"train.batch_tokens = 1920: 20 pairs of 96 tokens, and {built} has 8" in words
+    assert "write 768 or less, by whole pairs" in words
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"layout.tensor": 2}, 'layout.tensor = 2: train.objective = "dpo" compares whole'),
+        ({"layout.pipeline": 2}, 'layout.pipeline = 2: train.objective = "dpo" compares whole'),
+        ({"layout.context": 2}, 'layout.context = 2: train.objective = "dpo" compares whole'),
+        (
+            {"guard.mode": "live", "layout.replicate": 2},
+            'guard.mode = "live": with train.objective',
+        ),
+    ],
+)
+def test_layouts_that_cannot_compare_pairs(
+    fields: dict[str, Any], says: str, base: Path, tmp_path: Path
+) -> None:
+    rows = pair_peer.pair_rows(12)
+    words = refused(table(tmp_path, base, rows, **fields, **{"cluster.accelerators": 2}))
+    assert says in words
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"train.objective": "dqo"}, "Did you mean 'dpo'?"),
+        ({"train.batch_tokens": 48}, "not a whole number of pairs of two sequences of 48 tokens"),
+        ({"train.loss": "own.py:loss"}, 'objective = "dpo" has its own loss; remove one'),
+        ({"train.preference.beta": 0}, "train.preference.beta"),
+        ({"train.preference.label_smoothing": 0.5}, "train.preference.label_smoothing"),
+        (
+            {"train.objective": "ipo", "train.preference.label_smoothing": 0.1},
+            'only for objective = "dpo"',
+        ),
+        (
+            {"train.objective": "next_token", "train.preference.beta": 0.2},
+            "only for an objective on pairs",
+        ),
+    ],
+)
+def test_fields_that_do_not_fit(
+    fields: dict[str, Any], says: str, base: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PenstockError) as raised:
+        load_table(table(tmp_path, base, [GOOD]) | fields)
+    assert says in str(raised.value)
+
+
+def test_a_model_that_nothing_was_trained_into(base: Path, tmp_path: Path) -> None:
+    for model in ({"preset": "llama-3m"}, {"module": "own.py:build"}):
+        run = tmp_path / "run.toml"
+        ((name, value),) = model.items()
+        run.write_text(
+            f'[model]\n{name} = "{value}"\n[train]\nobjective = "dpo"\nlearning_rate = 1e-3\n'
+        )
+        with pytest.raises(PenstockError, match=r"train.objective.*write model.from"):
+            load(run)
+
+
+def test_long_pairs_are_cut_or_kept_aside_and_told(base: Path, tmp_path: Path) -> None:
+    long = GOOD | {"chosen": "word " * 60}
+    asked = GOOD | {"prompt": "What " * 60}
+    fields = table(
+        tmp_path, base, [*pair_peer.pair_rows(8), long, asked], **{"evaluate.holdout": 0}
+    )
+    stream = pair_peer.stream_of(load_table(fields))
+    assert stream.samples == 9
+    notes = "\n".join(notes_of(verify(load_table(fields))))
+    assert "1 of 10 rows of pairs were kept aside (1 prompt too long)" in notes
+    assert "answers of 1 of 9 pairs of pairs are longer than data.sequence = 48" in notes
+
+
+def test_messages_need_a_template(tmp_path: Path) -> None:
+    bare = pair_peer.make_model("llama-3.1", tmp_path / "bare", template="")
+    fields = table(tmp_path, bare, pair_peer.pair_rows(8))
+    with pytest.raises(PenstockError, match="The tokenizer has no chat template"):
+        start(load_table(fields))
