@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import pair_peer
 from lora_peer import make_model, write_chats
 from penstock.cli.check import check
 from penstock.launch.start import start
@@ -73,7 +74,8 @@ def test_every_example_says_what_it_is_how_to_start_it_and_can_be_trained_here()
     files = {
         path.stem: path for path in EXAMPLES.glob("*.toml") if "[[source]]" not in path.read_text()
     }
-    assert files.keys() >= {"pretrain-1b", "finetune-8b", "lora-8b", "moe", "own-model", "stdlib"}
+    assert files.keys() >= {"pretrain-1b", "finetune-8b", "lora-8b", "dpo-8b", "moe"}
+    assert files.keys() >= {"own-model", "stdlib"}
     for name, path in files.items():
         text = path.read_text()
         assert text.startswith("# "), name
@@ -132,6 +134,20 @@ def test_an_open_model_learns_from_conversations(name: str, tmp_path: Path) -> N
         f"data.dataset={tmp_path / 'chats.jsonl'}",
     )
     assert (report["status"], report["steps"]) == ("done", 3)
+
+
+def test_an_open_model_learns_from_pairs(open_8b: str, tmp_path: Path) -> None:
+    length = ("train.tokens=10M", "cluster.use=A100 40GB")
+    plan = planned("dpo-8b", open_8b, *length)
+    assert plan.memory.fits
+    alone = planned("dpo-8b", open_8b, *length, "train.objective=next_token")
+    assert plan.job.tokens == alone.job.tokens
+    assert plan.step.parts["reference"] > 0.2 * plan.step.parts["matmul"]
+    base = pair_peer.make_model("llama-3.1", tmp_path / "model")
+    data = pair_peer.write_rows(tmp_path / "pairs.jsonl", pair_peer.pair_rows(30))
+    report = trained("dpo-8b", tmp_path, f"model.from={base}", f"data.dataset={data}")
+    assert (report["status"], report["steps"]) == ("done", 3)
+    assert report["rewards"]["accuracy"] > 0
 
 
 def test_an_own_model_is_trained(

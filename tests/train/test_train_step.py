@@ -38,6 +38,9 @@ class Runner:
     def wait_for_stages(self, clock: StepClock) -> None:
         pass
 
+    def figures(self) -> Tensor:
+        return torch.empty(0)
+
 
 class Alone:
     """The replicas of a run that has one."""
@@ -45,7 +48,9 @@ class Alone:
     def reduce(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
         return grads
 
-    def vote(self, loss: Tensor, squares: Tensor, requests: dict[str, bool]) -> Vote:
+    def vote(
+        self, loss: Tensor, squares: Tensor, requests: dict[str, bool], figures: Tensor
+    ) -> Vote:
         return Vote(loss.item(), squares.item() ** 0.5, dict.fromkeys(REQUESTS, False))
 
     def commit(self) -> None:

@@ -3,6 +3,8 @@
 Shape suffixes: b batch, s sequence, d hidden, h heads, k kv heads, e head width, f ffn, v vocab.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,7 +45,8 @@ class Decoder(nn.Module):
         head = self.last and not shape.tied
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False) if head else None
         self.positions_and_mask = positions_and_mask
-        self.loss, self.logits = summed_cross_entropy, F.linear
+        self.loss: Callable[..., Tensor] = summed_cross_entropy
+        self.logits = F.linear
 
     def forward(
         self,

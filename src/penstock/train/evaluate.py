@@ -26,7 +26,7 @@ SAMPLE_TOKENS = 64  # written at the end of a run, so that a person can look at 
 PROMPT_TOKENS = 24
 
 
-def rewards_of(figures: tuple[float, ...]) -> dict[str, float]:
+def rewards_of(figures: tuple[float, ...]) -> dict[str, Any]:
     """Name the figures of an objective on pairs, for the journal; others have none."""
     if not figures:
         return {}

@@ -32,6 +32,9 @@ class Counting:
     def wait_for_stages(self, clock: StepClock) -> None:
         pass
 
+    def figures(self) -> Tensor:
+        return torch.empty(0)
+
 
 def stepper(vote: object) -> tuple[Stepper, nn.Parameter, Tensor]:
     weight, seen = nn.Parameter(torch.ones(3)), torch.zeros(1)

@@ -6,7 +6,7 @@ buffers (rotary frequencies and the like) are computed at once: no file has them
 Shape suffixes: b batch, s sequence, d hidden, v vocab, n tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class TransformersModel(nn.Module):
     def prepare_training(self, renamings: list[Any]) -> None:
         """Set what training needs beside the module's own attributes."""
         self.stored_renamings = renamings  # from names in files to names in the module
-        self.chunked_loss = summed_cross_entropy
+        self.chunked_loss: Callable[..., Tensor] = summed_cross_entropy
         self.token_loss: TokenLoss | None = None  # the user's own, where the loss needs logits
         self.sums_rows = False  # the loss is summed over each sequence, not over all of them
         self.plain_head = False  # logits are hidden states × head, and nothing more

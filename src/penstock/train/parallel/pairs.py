@@ -32,7 +32,7 @@ class PairRunner(PlainRunner):
 
     def __post_init__(self) -> None:
         self.model = sum_rows(self.parts.single_module)
-        self.sums = torch.zeros(FIGURES, dtype=torch.float64)
+        self.sums = torch.zeros(FIGURES, dtype=torch.float64)  # of the last batch
 
     def figures(self) -> Tensor:
         return self.sums
