@@ -62,6 +62,13 @@ def test_every_field_that_decides_content_changes_the_identity(field):
         other = {"prompt": "response", "response": "prompt"}[field.path[-1]]
         assert _with(field.path, "a", {other: "b"}) != plain
         return
+    if field.name in ("source.chosen", "source.rejected"):
+        names = {name: name for name in ("prompt", "chosen", "rejected")}
+        packed = {"source": [{"path": "x.jsonl", **names}], "tokens": {"pack": 64}}
+        before = Recipe.model_validate({"name": "x", **packed}).identity()
+        packed["source"] = [{"path": "x.jsonl", **names, field.path[-1]: "other"}]
+        assert Recipe.model_validate({"name": "x", **packed}).identity() != before
+        return
     if field.name == "tokens.end":  # of a tokenizer that is given
         given = {"tokenizer": "a.json"}
         assert _with(field.path, "<end>", given) != _with(("tokens", "tokenizer"), "a.json")
