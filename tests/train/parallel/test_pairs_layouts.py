@@ -12,11 +12,17 @@ from equality_cases import Answer, assert_equal, case, prepared, train_a_little
 from penstock.run.load import load
 
 ADAPTER = ["model.adapter.rank=4", "model.adapter.alpha=8.0"]
-VARIANTS = {"full": ADAPTER[:0], "lora": ADAPTER, "ipo": ["train.objective=ipo"]}
+VARIANTS = {
+    "full": [],
+    "lora": ADAPTER,
+    "qlora": [*ADAPTER, "model.adapter.kind=qlora"],
+    "ipo": ["train.objective=ipo"],
+}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("full", {"replicate": 2}),
     ("full", {"shard": 2, "microbatch": 2}),
     ("lora", {"shard": 2, "recompute": "full"}),
+    ("qlora", {"replicate": 2}),
     ("ipo", {"shard": 2}),
 ]
 
@@ -62,7 +68,7 @@ def test_every_layout_learns_the_same_from_pairs(
 
 
 def test_it_learns_to_prefer(alone: dict[str, Answer]) -> None:
-    for name in ("full", "lora"):
+    for name in ("full", "lora", "qlora"):
         losses = alone[name]["losses"]
         assert losses[0] == pytest.approx(0.6931471805599453)  # as the reference: -log σ(0)
         assert losses[-1] < losses[0] - 0.05, name
