@@ -38,9 +38,9 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
 def test_every_requirement_has_a_tested_version() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     asked = PROJECT["project"]["dependencies"] + [one for extra in extras.values() for one in extra]
-    # MLflow does not install beside the others: its script names the version.
+    assert {plain(one) for one in asked} - {"penstock"} <= constraints()
+    # MLflow's server does not install beside the others: its script names the version.
     assert re.search(r"\bmlflow==[\d.]+", (ROOT / "scripts" / "mlflow.sh").read_text())
-    assert {plain(one) for one in asked} - {"penstock", "mlflow-skinny"} <= constraints()
 
 
 def test_no_interactive_python_comes_along() -> None:
@@ -54,7 +54,7 @@ def test_no_interactive_python_comes_along() -> None:
     needed: set[str] = set()
     while todo:
         asked = Requirement(todo.pop())
-        if plain(asked.name) in needed | {"mlflow-skinny"}:  # not installed here
+        if plain(asked.name) in needed:
             continue
         needed.add(plain(asked.name))
         try:
