@@ -2,8 +2,9 @@
 
 import json as json_module
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from penstock.cli.runs import Root
 from penstock.cli.show import Json, out, print_json, print_table, refuse_stdout
 from penstock.errors import PenstockError
 from penstock.style import format_duration
+
+if TYPE_CHECKING:
+    from penstock.train.tasks.several import Evaluated
 
 
 def evaluate(
@@ -96,7 +100,11 @@ def evaluate(
     if json:
         told = [{k: v for k, v in one.to_json().items() if k != "samples"} for one in done]
         print_json(told)
-        return
+    else:
+        _print_scores(done)
+
+
+def _print_scores(done: Sequence["Evaluated"]) -> None:
     from penstock.watch.report.scores import scores_table
 
     print_table(scores_table([(one.title, one.results) for one in done]))

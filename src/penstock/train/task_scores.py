@@ -23,7 +23,7 @@ from penstock.model.user_module import NoLogits
 from penstock.policy.checkpoint import interval_ends
 from penstock.train.engine import Engine
 from penstock.train.rank_context import RankContext
-from penstock.train.tasks.forward import Answer, BatchRunner, BatchShapes, Question, Row
+from penstock.train.tasks.forward import Answer, BatchRunner, BatchShapes, Question, TokenRow
 
 if TYPE_CHECKING:  # it reads tokenizers and templates, which no other rank needs
     from penstock.train.tasks.open import TaskText
@@ -136,7 +136,7 @@ class TaskEvaluator:
         self.rank.pulse.beat()
         # A data rank without a batch runs the first one: forward passes of all ranks must meet.
         has_own = world.data_rank < len(batches)
-        rows = [Row(*one) for one in batches[world.data_rank if has_own else 0]]
+        rows = [TokenRow(*one) for one in batches[world.data_rank if has_own else 0]]
         found = self._runner.run(asked["question"], rows, asked["width"])
         height = max(len(batch) for batch in batches)
         every = torch.zeros(len(batches), height, 2, dtype=torch.float64)
@@ -177,7 +177,7 @@ class _LeadingForward:
         self.tasks = tasks
         self.failed: BaseException | None = None  # an error of the ranks, not of the harness
 
-    def __call__(self, question: Question, rows: Sequence[Row]) -> list[Answer]:
+    def __call__(self, question: Question, rows: Sequence[TokenRow]) -> list[Answer]:
         tasks = self.tasks
         shapes, world = tasks._runner.shapes, tasks.rank.world
         answers: list[Answer] = [(0.0, 0.0)] * len(rows)

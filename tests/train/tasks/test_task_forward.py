@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.train.tasks.forward import BatchRunner, BatchShapes, OneProcess, Row
+from penstock.train.tasks.forward import BatchRunner, BatchShapes, OneProcess, TokenRow
 
 VOCAB = 23
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def logits(tokens_bs: torch.Tensor) -> torch.Tensor:
 rows = st.lists(
     st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=33).flatmap(
         lambda tokens: st.builds(
-            Row, st.just(tokens), scored=st.integers(1, min(len(tokens) - 1, 32))
+            TokenRow, st.just(tokens), scored=st.integers(1, min(len(tokens) - 1, 32))
         )
     ),
     max_size=40,
@@ -38,7 +38,7 @@ shapes = st.builds(
 @settings(max_examples=40)
 @given(rows=rows, shapes=shapes, ranks=st.integers(1, 4))
 def test_every_row_is_in_one_batch_of_a_shape_that_fits(
-    rows: list[Row], shapes: BatchShapes, ranks: int
+    rows: list[TokenRow], shapes: BatchShapes, ranks: int
 ) -> None:
     seen = []
     for width, batches in shapes.rounds(rows, ranks):
@@ -55,7 +55,7 @@ def test_every_row_is_in_one_batch_of_a_shape_that_fits(
 
 @settings(max_examples=40)
 @given(rows=rows, shapes=shapes)
-def test_a_batch_gives_what_each_row_gives_alone(rows: list[Row], shapes: BatchShapes) -> None:
+def test_a_batch_gives_what_each_row_gives_alone(rows: list[TokenRow], shapes: BatchShapes) -> None:
     found = OneProcess(BatchRunner(logits, shapes, CPU))("score", rows)
     for row, (likely, greedy) in zip(rows, found, strict=True):
         alone = logits(torch.tensor([row.tokens[:-1]]))[0, -row.scored :].log_softmax(-1)
@@ -67,7 +67,7 @@ def test_a_batch_gives_what_each_row_gives_alone(rows: list[Row], shapes: BatchS
 def chosen(**how: float) -> list[int]:
     """The tokens that evenly spread draws fall on."""
     shapes = BatchShapes(8, 1 << 10)
-    every = [Row([3, 1, 4], draw=(i + 0.5) / 2000, **how) for i in range(2000)]  # type: ignore[arg-type]
+    every = [TokenRow([3, 1, 4], draw=(i + 0.5) / 2000, **how) for i in range(2000)]  # type: ignore[arg-type]
     return [
         int(token) for token, _ in OneProcess(BatchRunner(logits, shapes, CPU))("choose", every)
     ]
@@ -84,5 +84,7 @@ def test_sampling_is_held_to_the_likeliest_tokens() -> None:
     assert set(chosen(top_k=3)) == set(order.indices[:3].tolist())
     kept = int((order.values.softmax(0).cumsum(0) < 0.5).sum()) + 1
     assert set(chosen(top_p=0.5)) == set(order.indices[:kept].tolist())
-    greedy = OneProcess(BatchRunner(logits, BatchShapes(8, 64), CPU))("choose", [Row([3, 1, 4])])
+    greedy = OneProcess(BatchRunner(logits, BatchShapes(8, 64), CPU))(
+        "choose", [TokenRow([3, 1, 4])]
+    )
     assert greedy == [(float(order.indices[0]), 0.0)]

@@ -21,7 +21,7 @@ Question = Literal["score", "choose"]
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenRow:
     """One sequence, and what is asked of it."""
 
     tokens: list[int]
@@ -43,10 +43,10 @@ class Row:
 Answer = tuple[float, float]  # score: log-likelihood, 1.0 if greedy; choose: token, 0.0
 
 
-class Forward(Protocol):
+class ForwardPass(Protocol):
     """Something that answers a question for rows, on one process or on many."""
 
-    def __call__(self, question: Question, rows: Sequence[Row]) -> list[Answer]:
+    def __call__(self, question: Question, rows: Sequence[TokenRow]) -> list[Answer]:
         """Return an answer for each row, in their order."""
 
 
@@ -81,7 +81,7 @@ class BatchShapes:
         fit = max(1, self.budget_tokens // width)
         return fit if self.most_rows is None else min(fit, self.most_rows)
 
-    def batches(self, rows: Sequence[Row]) -> Iterator[list[int]]:
+    def batches(self, rows: Sequence[TokenRow]) -> Iterator[list[int]]:
         """Yield the numbers of rows that go together, the longest first.
 
         A batch that is too large fails at once then, and what is left is told too high, not too
@@ -94,7 +94,7 @@ class BatchShapes:
             yield order[at : at + most]
             at += most
 
-    def rounds(self, rows: Sequence[Row], ranks: int) -> Iterator[tuple[int, list[list[int]]]]:
+    def rounds(self, rows: Sequence[TokenRow], ranks: int) -> Iterator[tuple[int, list[list[int]]]]:
         """Yield a width and at most `ranks` batches of it, which run at the same time."""
         widths = ((self.width(rows[one[0]].width), one) for one in self.batches(rows))
         for width, group in groupby(widths, key=lambda pair: pair[0]):
@@ -112,7 +112,7 @@ class BatchRunner:
     device: torch.device
 
     @torch.no_grad()
-    def run(self, question: Question, rows: Sequence[Row], width: int) -> Tensor:
+    def run(self, question: Question, rows: Sequence[TokenRow], width: int) -> Tensor:
         """Return the two numbers of each row, on the CPU."""
         height = self.shapes.rows(width) if self.shapes.few else len(rows)
         inputs = torch.zeros(height, width, dtype=torch.int64)
@@ -135,7 +135,7 @@ class OneProcess:
 
     runner: BatchRunner
 
-    def __call__(self, question: Question, rows: Sequence[Row]) -> list[Answer]:
+    def __call__(self, question: Question, rows: Sequence[TokenRow]) -> list[Answer]:
         answers: list[Answer] = [(0.0, 0.0)] * len(rows)
         for width, (numbers,) in self.runner.shapes.rounds(rows, 1):
             found = self.runner.run(question, [rows[i] for i in numbers], width).tolist()
@@ -144,7 +144,7 @@ class OneProcess:
         return answers
 
 
-def _score(logits_nv: Tensor, row: Row) -> Tensor:
+def _score(logits_nv: Tensor, row: TokenRow) -> Tensor:
     targets_n = torch.tensor(row.tokens[-row.scored :], device=logits_nv.device)
     wide_nv = logits_nv.to(torch.promote_types(logits_nv.dtype, torch.float32))
     likely_n = wide_nv.log_softmax(-1).gather(1, targets_n.unsqueeze(1)).squeeze(1)
@@ -152,7 +152,7 @@ def _score(logits_nv: Tensor, row: Row) -> Tensor:
     return torch.stack((likely_n.double().sum(), greedy.double())).cpu()
 
 
-def _choose(logits_v: Tensor, row: Row) -> int:
+def _choose(logits_v: Tensor, row: TokenRow) -> int:
     """Return the likeliest token, or the one that the row's draw falls on.
 
     The draw came with the row: every rank chooses the same, and no generator is used.

@@ -16,7 +16,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from penstock.errors import PenstockError
-from penstock.train.tasks.forward import Forward, Row
+from penstock.train.tasks.forward import ForwardPass, TokenRow
 from penstock.train.tasks.text import TaskTokenizer
 
 # Of `generation_kwargs`: all that is done. Another one would change what the model writes.
@@ -38,24 +38,24 @@ class Writing:
     prompt: list[int]
     until: list[str]
     most: int
-    sampling: dict[str, Any]  # of `Row`; empty: greedy
+    sampling: dict[str, Any]  # of `TokenRow`; empty: greedy
     draws: random.Random
     written: list[int] = field(default_factory=list)
     ended: bool = False
 
-    def row(self) -> Row:
+    def row(self) -> TokenRow:
         tokens = self.prompt + self.written
         if not self.sampling:
-            return Row(tokens)
-        return Row(tokens, draw=self.draws.random(), **self.sampling)
+            return TokenRow(tokens)
+        return TokenRow(tokens, draw=self.draws.random(), **self.sampling)
 
 
 class PenstockLM(TemplateLM):
-    """The interface of the harness over a `Forward`."""
+    """The interface of the harness over a `ForwardPass`."""
 
     def __init__(
         self,
-        forward: Forward,
+        forward: ForwardPass,
         tokenizer: TaskTokenizer,
         context: int,
         stop_ids: frozenset[int] = frozenset(),
@@ -109,7 +109,7 @@ class PenstockLM(TemplateLM):
         self, requests: list[Instance], disable_tqdm: bool = True
     ) -> list[float]:
         """Return the log-likelihood of whole texts, window by window."""
-        rows: list[Row] = []
+        rows: list[TokenRow] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
             windows = get_rolling_token_windows(
@@ -139,7 +139,7 @@ class PenstockLM(TemplateLM):
         self.progress("written", len(texts), len(texts))
         return [self._finished(one) for one in texts]
 
-    def _score(self, rows: list[Row]) -> list[tuple[float, float]]:
+    def _score(self, rows: list[TokenRow]) -> list[tuple[float, float]]:
         done = 0
         answers: list[tuple[float, float]] = [(0.0, 0.0)] * len(rows)
         # In parts, the longest first, so that progress is told and a stop is noticed.
@@ -153,7 +153,7 @@ class PenstockLM(TemplateLM):
         self.progress("scored", done, len(rows))
         return answers
 
-    def _row(self, context: list[int], scored: list[int]) -> Row:
+    def _row(self, context: list[int], scored: list[int]) -> TokenRow:
         if len(scored) > self.max_length:
             raise PenstockError(
                 f"a task scores a continuation of {len(scored)} tokens, and the model takes "
@@ -163,7 +163,7 @@ class PenstockLM(TemplateLM):
         if len(tokens) > self.max_length + 1:
             self.truncated += 1
             tokens = tokens[-(self.max_length + 1) :]
-        return Row(tokens, len(scored))
+        return TokenRow(tokens, len(scored))
 
     def _begin(self, number: int, request: Instance) -> Writing:
         context, given = request.args
