@@ -53,6 +53,7 @@ class CheckpointState:
     last_step: int  # of the last save
     last_s: float
     save_s: float  # how long the last one took; a guess before the first
+    nodes: int = 1  # of the run: any of them may fail
 
 
 def due(state: CheckpointState, every_steps: int | None, every_s: float | None) -> bool:
@@ -63,8 +64,9 @@ def due(state: CheckpointState, every_steps: int | None, every_s: float | None) 
         return False
     if every_steps is not None:
         return state.step % every_steps == 0
-    wait = every_s if every_s is not None else interval_s(state.save_s, node_mtbf_s())
-    return state.now_s - state.last_s >= wait
+    if every_s is None:
+        every_s = interval_s(state.save_s, node_mtbf_s() / state.nodes)
+    return state.now_s - state.last_s >= every_s
 
 
 def interval_ends(every: Every | str, step: int, elapsed_s: float) -> bool:

@@ -143,7 +143,9 @@ class CheckpointSaver:
         if saver and saver.writing and steps is None:
             return False
         cost_s = policy.cost_s(spent.stall_s, spent.write_s)
-        last = policy.CheckpointState(step, now(), self.saved_step, self.saved_s, cost_s)
+        last = policy.CheckpointState(
+            step, now(), self.saved_step, self.saved_s, cost_s, self.run.cluster.nodes
+        )
         return policy.due(last, steps, seconds)
 
     def _fast_due(self, step: int, saver: Saver) -> bool:
