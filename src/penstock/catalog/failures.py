@@ -12,6 +12,7 @@ from penstock.catalog.table import Table
 
 Measure = Literal[
     "per_1000_node_days",  # unexpected failures of nodes
+    "software_per_day",  # failures of one run's software
     "job_mttf_hours",  # mean time to failure of one job on `accelerators` devices
     "cause_share",  # share of one run's unexpected interruptions; these add up to 1
     "effective_share",  # effective training time over wall-clock
@@ -33,6 +34,7 @@ class FailureRate(Fact):
     low: float | None = None
     high: float | None = None
     accelerators: int | None = None  # devices in the run, cluster or job
+    days: float | None = None  # of the run, or of the time that was looked at
     accelerator: str | None = None  # a name in the accelerators
     component: str = ""  # of a cause: gpu, host, network, software, maintenance, unknown
     events: int | None = None  # how many were counted

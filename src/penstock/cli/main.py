@@ -55,6 +55,11 @@ VERBS = {
         "Write Hugging Face safetensors, config and tokenizer; of an adapter, PEFT's format.",
     ),
     "data": Verb("data", "Build, check and look at datasets."),
+    "simulate": Verb(
+        "simulate",
+        "Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing.",
+        WHAT_IF,
+    ),
     "backtest": Verb(
         "backtest", "The planner against measured runs: your own, or published ones.", WHAT_IF
     ),
@@ -79,7 +84,7 @@ VERBS = {
 }
 # Verbs of the design that do not exist yet: the error says so, rather than "no such command".
 NOT_YET = (
-    "compare", "simulate", "rent",
+    "compare", "rent",
     "doctor",
 )  # fmt: skip
 

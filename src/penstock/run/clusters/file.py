@@ -16,6 +16,7 @@ from penstock.run.schema.section import (
     PositiveCount,
     Seconds,
     Section,
+    Share,
     Text,
 )
 
@@ -90,11 +91,29 @@ class PriceSection(Section):
 
 
 class FailuresSection(Section):
-    """Failure rates of the machines."""
+    """Failures of the machines. `penstock simulate` draws what is left out from published fleets."""
 
     node_mtbf: Seconds | None = Field(
         None, description="Mean time between failures of one node that end a run."
     )
+    software_mtbf: Seconds | None = Field(
+        None, description="Mean time between failures of the software of a run, whatever its size."
+    )
+    stall: Seconds | None = Field(
+        None, description="Measured mean time from a failure until steps go on."
+    )
+    repair: Seconds | None = Field(None, description="Mean time until a lost node is back.")
+    lemons: Share | None = Field(
+        None, description="Share of the nodes that causes half of the hardware failures."
+    )
+    infant: AtLeastOne = Field(
+        1.0, description="Failure rate of new machines over the usual one; it fades in weeks."
+    )
+    sites: PositiveCount = Field(1, description="Sites that the nodes stand in.")
+    cut_mtbf: Seconds | None = Field(
+        None, description="Mean time between cuts of the network between sites."
+    )
+    cut: Seconds | None = Field(None, description="Mean length of such a cut.")
 
 
 class ClusterFile(Section):

@@ -1,0 +1,149 @@
+"""The failure rates of published fleets as a distribution: what an unknown fleet may be like.
+
+Published fleets differ by nine times. A life of a run therefore draws a fleet and a factor around
+it. A cluster file that states its rates, the name of a fleet, or the journals of this cluster
+replace or narrow that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, expm1, lgamma, log
+
+import numpy as np
+
+from penstock.catalog import failures
+from penstock.catalog.failures import FailureRate
+from penstock.errors import PenstockError, nearest
+
+# How far the rate of one fleet moves from one period to the next (σ of its logarithm): estimated.
+WITHIN = 0.3
+# Software failures of a run a day: the spread (σ of the logarithm) of the three published figures.
+SOFTWARE_SPREAD = 0.6
+# A run on few nodes meets fewer of its bugs. Jobs of 8 GPUs failed once in 47.7 days and jobs of
+# 1,024 once in 7.9 h (arXiv 2410.21680); above some hundred nodes software does not scale.
+SOFTWARE_NODES = 64.0
+PER = 1000 * 86400.0  # seconds in a thousand node-days
+DAY_S = 86400.0
+TRIED = 4096  # draws from the fleets that journals choose among
+
+
+@dataclass(frozen=True)
+class FleetRates:
+    """The two rates that one life lives with, per second."""
+
+    node: float  # hardware failures of one node of eight accelerators
+    software: float  # failures of the run's software at full size
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What journals of a cluster show: failures, and the time in which they came."""
+
+    hardware: int
+    node_s: float
+    software: int
+    run_s: float
+
+
+@dataclass(frozen=True)
+class FleetModel:
+    """A distribution of rates. A single fleet with no spread is a known cluster."""
+
+    node: tuple[float, ...]  # per second, of one node
+    node_spread: float
+    software: float  # per second, the middle
+    software_spread: float
+    source: str
+    wide: bool = False  # nothing is known of this fleet
+    seen: Seen | None = None
+
+    def draw(self, generator: np.random.Generator, count: int) -> list[FleetRates]:
+        """Draw the rates of `count` lives."""
+        if self.seen is None:
+            return self._prior(generator, count)
+        tried = self._prior(generator, TRIED)
+        weight = np.array([_log_likelihood(rates, self.seen) for rates in tried])
+        weight = np.exp(weight - weight.max())
+        picked = generator.choice(len(tried), count, p=weight / weight.sum())
+        return [tried[i] for i in picked]
+
+    def _prior(self, generator: np.random.Generator, count: int) -> list[FleetRates]:
+        fleets = np.array(self.node)[generator.integers(len(self.node), size=count)]
+        node = fleets * np.exp(self.node_spread * generator.standard_normal(count))
+        spread = np.exp(self.software_spread * generator.standard_normal(count))
+        return [
+            FleetRates(float(n), float(s))
+            for n, s in zip(node, self.software * spread, strict=True)
+        ]
+
+
+def _log_likelihood(rates: FleetRates, seen: Seen) -> float:
+    """Return the log-probability of the counts that journals show, at these rates."""
+    total = 0.0
+    for count, mean in (
+        (seen.hardware, rates.node * seen.node_s),
+        (seen.software, rates.software * seen.run_s),
+    ):
+        total += count * log(max(mean, 1e-300)) - mean - lgamma(count + 1)
+    return total
+
+
+def published(without: Sequence[str] = ()) -> list[FailureRate]:
+    """Return the rows of published fleets, less those that are left out by name."""
+    rows = failures.measured("per_1000_node_days")
+    for name in without:
+        fleet_named(name)
+    left = [row for row in rows if row.name not in without]
+    if not left:
+        raise PenstockError(f"--without leaves none of the {len(rows)} published fleets; name fewer")
+    return left
+
+
+def fleet_named(name: str) -> FailureRate:
+    """Find a published fleet by its name."""
+    rows = failures.measured("per_1000_node_days")
+    found = next((row for row in rows if row.name == name), None)
+    if found is None:
+        names = [row.name for row in rows]
+        raise PenstockError(
+            f"no published fleet is called '{name}'. {nearest(name, names)} There are "
+            f"{', '.join(names)} (`penstock catalog failures`)".replace("  ", " ")
+        )
+    return found
+
+
+def software_per_s(without: Sequence[str] = ()) -> float:
+    """Return the middle of the published software failures of a run."""
+    words = {name.split(" ")[0] for name in without}
+    rows = failures.measured("software_per_day")
+    kept = [row for row in rows if row.name.split(" ")[0] not in words] or rows
+    return exp(sum(log(row.value) for row in kept) / len(kept)) / DAY_S
+
+
+def model(
+    node_mtbf_s: float | None = None,
+    software_mtbf_s: float | None = None,
+    fleet: str | None = None,
+    without: Sequence[str] = (),
+    seen: Seen | None = None,
+) -> FleetModel:
+    """Return the distribution of rates: stated ones, one fleet's, or those of all published."""
+    software = 1 / software_mtbf_s if software_mtbf_s else software_per_s(without)
+    spread = 0.0 if software_mtbf_s else SOFTWARE_SPREAD
+    if node_mtbf_s is not None:
+        return FleetModel((1 / node_mtbf_s,), 0.0, software, spread, "stated node_mtbf", seen=seen)
+    if fleet is not None:
+        row = fleet_named(fleet)
+        return FleetModel((row.value / PER,), 0.0, software, spread, f"{fleet}: {row.source}")
+    rows = published(without)
+    rates = tuple(row.value / PER for row in rows)
+    low, high = min(row.value for row in rows), max(row.value for row in rows)
+    said = f"{len(rows)} published fleets, {low:g} to {high:g} failures per 1000 node-days"
+    if seen is not None:
+        said = f"this cluster's journals ({seen.hardware + seen.software} failures), else {said}"
+    return FleetModel(rates, WITHIN, software, spread, said, wide=seen is None, seen=seen)
+
+
+def software_at(rate: float, nodes: int) -> float:
+    """Return the software failures per second of a run on so many nodes."""
+    return -rate * expm1(-nodes / SOFTWARE_NODES)

@@ -1,0 +1,248 @@
+"""One life of a run: the next event of the superposed process, and what it takes along.
+
+All failures of all nodes are one Poisson process. Its next event comes after an exponential time,
+and thinning gives it a cause and a node. So a life costs by its events, not by nodes or steps.
+"""
+
+from bisect import bisect
+from heapq import heappop
+from itertools import accumulate
+from math import exp, inf
+
+from penstock.simulate import causes
+from penstock.simulate.account import DOWN, STARTUP
+from penstock.simulate.causes import CUT, SITE, SOFTWARE, FaultClass, hardware_classes
+from penstock.simulate.conditions import NOTICED_S, Conditions
+from penstock.simulate.draws import Draws
+from penstock.simulate.fleets import FleetRates, software_at
+from penstock.simulate.record import Recorder
+from penstock.simulate.recovery import LifeResult, Recovery
+
+CLASSES = hardware_classes()
+SUMS = list(accumulate(one.share for one in CLASSES))
+INFANT_S = 21 * 86400.0  # over which new machines settle (estimated)
+
+
+class Life(Recovery):
+    """What fails in one life, and when."""
+
+    def __init__(
+        self,
+        own: Conditions,
+        rates: FleetRates,
+        draws: Draws,
+        record: Recorder | None = None,
+        ticks: tuple[float, ...] = (),
+    ) -> None:
+        super().__init__(own, rates, draws, record)
+        self.node_per_s = rates.node * own.per_failure_node
+        self.software_per_s = software_at(rates.software, own.nodes)
+        self.straggler_per_s = own.nodes * causes.STRAGGLER_PER_S
+        self.site_per_s = own.sites * causes.SITE_PER_S
+        self.slowness: list[float] = []  # factors of stragglers at work
+        for t in ticks:
+            self.schedule(t, self._tick)
+
+    def run(self) -> LifeResult:
+        """Live until the last step or the horizon."""
+        own, account = self.own, self.account
+        self.follow_trace()
+        self.come_up(STARTUP, own.startup_s)
+        while account.t < own.horizon_s:
+            per_s = self.per_s()
+            fault_t = account.t + self.draws.exponential() / per_s if per_s > 0 else inf
+            event_t = self.events[0][0] if self.events else inf
+            end_t = min(own.horizon_s, account.t + account.seconds_to_step(own.steps))
+            until = min(fault_t, event_t, end_t)
+            self._work(max(until - account.t, 0.0))
+            if until == end_t:
+                break
+            if until == event_t:
+                heappop(self.events)[2]()
+            else:
+                self._fail(per_s)
+        return self._close()
+
+    def _work(self, seconds: float) -> None:
+        account = self.account
+        t, step, stalled = account.t, account.step, account.stalled_s()
+        account.work(seconds)
+        if self.record:
+            spent = account.stalled_s()
+            self.record.worked(
+                t, account.t, step, account.step, spent[0] - stalled[0], spent[1] - stalled[1]
+            )
+
+    def _tick(self) -> None:
+        account = self.account
+        self.result.course.append((account.t, account.step, account.seconds.copy()))
+
+    def _close(self) -> LifeResult:
+        account, out = self.account, self.result
+        out.wall_s, out.seconds, out.steps = account.t, account.seconds, account.step
+        out.finished = account.step >= self.own.steps * (1 - 1e-12)
+        out.quarantined = len(self.pool.gone)
+        self._tick()
+        if self.record:
+            self.record.end(account.t, int(account.step + 1e-9), out.finished)
+        return out
+
+    # --- The next failure ---
+
+    def per_s(self) -> float:
+        """Return the rate of all that may happen by chance."""
+        hardware = self.node_per_s * self.own.infant * self.pool.weight
+        return (
+            hardware
+            + self.software_per_s
+            + self.straggler_per_s
+            + self.site_per_s
+            + self.own.cut_per_s
+        )
+
+    def _fail(self, per_s: float) -> None:
+        """Draw what happened, and let it."""
+        own, x = self.own, self.draws.uniform() * per_s
+        if (x := x - self.software_per_s) < 0:
+            self.stop_all(SOFTWARE, self._noticed_s(False))
+        elif (x := x - self.straggler_per_s) < 0:
+            self._straggle()
+        elif (x := x - self.site_per_s) < 0:
+            self._lose_site(SITE, self.draws.exponential() * (SITE.repair_s or 0.0))
+        elif x - own.cut_per_s < 0:
+            self._lose_site(CUT, self.draws.exponential() * own.cut_s)
+        elif self._old_enough():
+            self._break(self._hardware_class())
+
+    def fail_while_down(self, per_s: float) -> set[int] | None:
+        """Let something fail while no rank works; return the replicas that it hit. An empty set is
+        all of them, None is nothing.
+        """
+        own, x = self.own, self.draws.uniform() * per_s
+        if (x := x - self.straggler_per_s) < 0:
+            self._straggle()
+            return None
+        if (x := x - self.software_per_s) < 0:
+            self.count(SOFTWARE)
+            return set()
+        if (x := x - self.site_per_s - own.cut_per_s) < 0:
+            self.count(SITE)
+            self._spend(DOWN, self.draws.exponential() * (SITE.repair_s or 0.0))
+            return set()
+        if not self._old_enough():
+            return None
+        cause = self._hardware_class()
+        self.count(cause)
+        place = self.pool.pick()
+        lost = self._lose(place, cause)
+        return {r for one in lost or [place] for r in self.pool.replicas_at(one)}
+
+    def _hardware_class(self) -> FaultClass:
+        return CLASSES[min(bisect(SUMS, self.draws.uniform()), len(CLASSES) - 1)]
+
+    def _old_enough(self) -> bool:
+        """Thin the failures of new machines out: they come at the highest rate of all ages."""
+        most = self.own.infant
+        if most == 1.0:
+            return True
+        now = 1 + (most - 1) * exp(-self.account.t / INFANT_S)
+        return self.draws.uniform() * most < now
+
+    def _noticed_s(self, lost: bool) -> float:
+        """Return how long a failure goes unnoticed."""
+        if lost:
+            return self.own.timeout_s
+        hangs = self.draws.uniform() < causes.HANG_SHARE
+        return self.own.hang_s if hangs else NOTICED_S
+
+    # --- What it takes along ---
+
+    def _straggle(self) -> None:
+        """Let a node run slower for a while: all wait for it."""
+        excess = causes.STRAGGLER_FACTOR * exp(causes.STRAGGLER_SPREAD * self.draws.normal())
+        factor = 1 + excess
+        self.slowness.append(factor)
+        self.account.slow = max(self.slowness)
+
+        def over() -> None:
+            self.slowness.remove(factor)
+            self.account.slow = max(self.slowness, default=1.0)
+
+        self.schedule(self.account.t + self.draws.exponential() * causes.STRAGGLER_S, over)
+
+    def _break(self, cause: FaultClass) -> None:
+        """Let hardware fail: one node, a rack, or a row."""
+        if cause.name == "corruption":
+            self._corrupt(cause)
+            return
+        place = self.pool.pick()
+        lost = self._lose(place, cause)
+        noticed_s = self._noticed_s(bool(lost))
+        if self.own.live:
+            self.lose_replicas(cause, lost or [place], noticed_s)
+        else:
+            self.stop_all(cause, noticed_s, durable=len(lost) > 1)
+
+    def _lose(self, place: int, cause: FaultClass) -> list[int]:
+        """Take the nodes of a failure out; return their places: none when the node can go on."""
+        pool = self.pool
+        stays = self.draws.uniform() < cause.stays
+        if cause.nodes == 1:
+            left_out = pool.judge(place, cause, not stays, self.account.t)
+            places = [] if stays and not left_out else [place]
+        else:
+            first = place // cause.nodes * cause.nodes
+            block = range(first, min(first + cause.nodes, self.own.nodes))
+            places = [one for one in block if one not in pool.open]
+        mean_s = self.own.repair_s if cause.repair_s is None else cause.repair_s
+        for one in places:
+            node = pool.remove(one)
+            back_t = self.account.t + self.draws.exponential() * mean_s
+            self.schedule(back_t, lambda node=node: self._node_back(node))
+        return places
+
+    def _node_back(self, node: int) -> None:
+        """Take a repaired node back: as a spare, or where one is missing."""
+        self.pool.back(node)
+        if not self.working or not self.pool.open or not self.pool.waiting:
+            return
+        if self.own.live:
+            self.start_replicas()
+        else:
+            self.regroup_if_due()
+
+    def _corrupt(self, cause: FaultClass) -> None:
+        """Let a device compute wrongly. Replicas that differ are found at the next comparison; what
+        all replicas took over is found late. All that was trained since is done again.
+        """
+        own, account = self.own, self.account
+        if own.compare_s == inf or self.draws.uniform() < causes.LATE_SHARE:
+            delay_s = self.draws.exponential() * causes.LATE_S
+        else:
+            delay_s = self.draws.uniform() * own.compare_s
+        self.count(cause)
+        since, reached = account.t, int(account.step)
+        self.charge(cause, account.interrupt())
+        back = max(0, int(account.durable_step() - delay_s * account.rate()))
+        self.charge(cause, (account.step - back) * own.step_s)
+        account.resume(back)
+        self._spend(DOWN, own.load_s + NOTICED_S)
+        self.charge(cause, account.t - since)
+        if self.record:
+            self.record.rolled_back(since, account.t, reached, back)
+
+    def _lose_site(self, cause: FaultClass, seconds: float) -> None:
+        """Lose a site, or the way to it. Alone it is waited for; else the others go on."""
+        own = self.own
+        if own.sites == 1 or (cause is CUT and not own.live):
+            self.stop_all(cause, max(seconds, self.own.timeout_s), durable=cause is SITE)
+            return
+        if self.dark >= own.sites - 1:
+            return  # the last one has nobody to be cut off from
+        self.dark += 1
+        self.schedule(self.account.t + seconds, self._site_back)
+        self.stop_all(cause, self.own.timeout_s, durable=True)
+
+    def _site_back(self) -> None:
+        self.dark -= 1
+        self.regroup_if_due()
