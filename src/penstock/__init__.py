@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.plan.plan import Plan as Plan
     from penstock.run.folder import RunFolder
     from penstock.run.schema.run import Run as Run
+    from penstock.simulate.result import Simulation as Simulation
     from penstock.train.export.model import ExportResult as Exported
     from penstock.train.tasks.several import Evaluated as Evaluated
     from penstock.watch.outlets.callbacks import Checkpoint as Checkpoint
@@ -51,6 +52,7 @@ _TYPES = {
     "Evaluated": "penstock.train.tasks.several",
     "Exported": "penstock.train.export.model",
     "Report": "penstock.watch.report.result",
+    "Simulation": "penstock.simulate.result",
 } | dict.fromkeys(
     (
         "Checkpoint",
@@ -76,14 +78,16 @@ __all__ = [
     "load",
     "plan",
     "report",
+    "simulate",
     "train",
     *_TYPES,
 ]
 
-# `plan` and `train` are functions here and packages on disk. Importing a package binds it to its
+# `plan`, `simulate` and `train` are functions here and packages on disk. Importing a package binds it to its
 # name in this module, so the (empty) packages are imported first and the functions below replace
 # them. `from penstock.plan.make import make` still finds the package in `sys.modules`.
 import_module("penstock.plan")
+import_module("penstock.simulate")
 import_module("penstock.train")
 
 _P = ParamSpec("_P")
@@ -159,6 +163,46 @@ def plan(run: "AnyRun") -> "Plan":
     ready = with_model_config(_run(run))
     target = machine_for(ready)
     return make(ready, target.machine, target.warnings)
+
+
+@_name_arguments
+def simulate(
+    run: "AnyRun",
+    *,
+    lives: int = 200,
+    days: float | None = None,
+    by: str | None = None,
+    failures: Mapping[str, Any] | None = None,
+    fleet: str | None = None,
+    without: "Sequence[str]" = (),
+    calibrate: "Sequence[str]" = (),
+    seed: int = 0,
+) -> "Simulation":
+    """Live a run many times in discrete events, with failures, spares and repairs. Starts nothing.
+
+    `days` replace its length; `by` ("14 days") asks for the chance to finish within that time.
+    `failures` are fields of `[failures]` in a cluster file. `fleet` names a published fleet,
+    `without` leaves some out, and `calibrate` names runs of this cluster whose journals narrow the
+    rates.
+    """
+    from penstock.run.load import with_model_config
+    from penstock.run.schema.quantity import duration_s
+    from penstock.simulate import given
+    from penstock.simulate.calibrate import seen_in
+    from penstock.simulate.simulate import Question, stated_failures
+    from penstock.simulate.simulate import simulate as live
+
+    ready = with_model_config(_run(run))
+    asked = Question(
+        lives,
+        seed,
+        days,
+        None if by is None else duration_s(by),
+        fleet,
+        tuple(without),
+        seen_in(calibrate) if calibrate else None,
+    )
+    return live(ready, asked, given.changed(stated_failures(ready), failures or {}))
 
 
 @_name_arguments

@@ -1,6 +1,7 @@
 """Failure rates from the command line: `failures.stall="10 min"` beside fields of the run file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,9 +20,14 @@ def split(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return [item for item in overrides if item not in own], own
 
 
-def changed(base: FailuresSection, overrides: Sequence[str]) -> FailuresSection:
+def changed(
+    base: FailuresSection, overrides: Sequence[str] | Mapping[str, Any]
+) -> FailuresSection:
     """Return the rates with some fields changed; refuse what a cluster file would not take."""
-    found, problems = parse_overrides(overrides, CLUSTER)
+    tables = [{"failures": overrides}] if isinstance(overrides, Mapping) else overrides
+    if not overrides:
+        return base
+    found, problems = parse_overrides(tables, CLUSTER)
     known = {path for path in CLUSTER.by_path if path[0] == "failures" and len(path) == 2}
     names = ", ".join(path[1] for path in sorted(known))
     problems += [
@@ -36,16 +42,10 @@ def changed(base: FailuresSection, overrides: Sequence[str]) -> FailuresSection:
     try:
         return FailuresSection.model_validate(table["failures"])
     except ValidationError as error:
-        whole = {"failures": table["failures"]}
-
-        def words(detail: object) -> object:
-            return describe_error(_inside(detail), whole, CLUSTER)
-
-        told = describe_errors(error, words)  # type: ignore[arg-type]
-        raise PenstockError("\n".join(f"command line: {one.text}" for one in told)) from None
+        told = describe_errors(error, lambda detail: describe_error(_inside(detail), table, CLUSTER))
+        raise PenstockError("\n".join(f"{found[0].source}: {one.text}" for one in told)) from None
 
 
-def _inside(detail: object) -> object:
+def _inside(detail: Any) -> Any:
     """Return an error of the section as one of the file that holds it."""
-    assert isinstance(detail, dict)
     return {**detail, "loc": ("failures", *detail["loc"])}

@@ -47,7 +47,7 @@ class LostReplicas:
     t: float
     attempt: int
     replicas: list[int]
-    cause: FaultClass
+    reason: str
 
 
 class Recorder:
@@ -95,7 +95,11 @@ class Recorder:
     def lost(self, since: float, cause: FaultClass, replicas: list[int], reached: int) -> None:
         """Note replicas that were lost while the others go on."""
         self._stop(since, reached)
-        self.lost_replicas.append(LostReplicas(since, len(self.attempts), replicas, cause))
+        self.without(since, replicas, cause.reason)
+
+    def without(self, t: float, replicas: list[int], reason: str) -> None:
+        """Note replicas that the others go on without from now on."""
+        self.lost_replicas.append(LostReplicas(t, len(self.attempts), replicas, reason))
 
     def joined(self, t: float, replica: int, reached: int) -> None:
         self._stop(t, reached)

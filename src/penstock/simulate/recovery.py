@@ -163,8 +163,11 @@ class Recovery:
             self.start_replicas()
         self.working = True
         if self.record:
-            ranks = round(self.account.active * self.own.ranks)
+            active = 1.0 if self.own.live else self.account.active
+            ranks = round(active * self.own.ranks)
             self.record.ready(self.account.t, int(self.account.step), ranks)
+            if self.missing:
+                self.record.without(self.account.t, sorted(self.missing), "failed at the start")
 
     def _handle_event(self) -> None:
         if self.events and self.account.t < self.own.horizon_s:
@@ -260,6 +263,8 @@ class Recovery:
             if left > 0 and (hit := self.fail_while_down(per_s)) is not None:
                 left = left + seconds if self.own.stall_s is not None else seconds
                 self._quorum_goes_on(hit - self.missing)
+                if self.record and hit - self.missing:
+                    self.record.without(account.t, sorted(hit - self.missing), "failed meanwhile")
                 self.missing |= hit
         self.working = True
         self.set_strength()

@@ -1,0 +1,91 @@
+"""A life as the folder of a run: its journal gives the life's own ledger back."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.ledger.causes import Cause
+from penstock.ledger.merge import merge
+from penstock.run.load import load_table
+from penstock.run.schema.run import Run
+from penstock.simulate.given import changed
+from penstock.simulate.journal import write_run
+from penstock.simulate.result import Simulation
+from penstock.simulate.simulate import Question, simulate, stated_failures
+from penstock.watch.report.result import Report
+
+
+def run_in(folder: Path, mode: str = "restart", nodes: int = 16, spares: int = 1) -> Run:
+    return load_table(
+        {
+            "name": "real",
+            "dir": str(folder),
+            "model": {"preset": "llama-8b"},
+            "data": {"sequence": 8192},
+            "train": {"tokens": "1T", "batch_tokens": 512 * 8192, "precision": "bf16"},
+            "layout": {"replicate": nodes, "shard": 8, "microbatch": 1, "recompute": "full"},
+            "cluster": {"use": "H100", "nodes": nodes},
+            "guard": {"mode": mode, "spares": spares},
+        },
+        [],
+    )
+
+
+def lived(run: Run, days: float = 4, seed: int = 0, *rates: str) -> Simulation:
+    given = changed(stated_failures(run), [f"failures.{rate}" for rate in rates])
+    return simulate(run, Question(lives=5, days=days, seed=seed), given)
+
+
+@pytest.mark.parametrize("mode", ["restart", "live"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_journal_gives_the_ledger_of_the_life(tmp_path: Path, mode: str, seed: int) -> None:
+    done = lived(run_in(tmp_path, mode), 4, seed, "node_mtbf=3 days", "repair=3 h")
+    folder = write_run(done, "lived")
+    found = merge(folder.journal).ledger
+    wanted = done.ledger
+    assert found.total == pytest.approx(wanted.total, rel=1e-6)
+    assert wanted.seconds[Cause.DOWN] > 0
+    for cause in Cause:
+        assert found.seconds[cause] / found.total == pytest.approx(
+            wanted.seconds[cause] / wanted.total, abs=0.004
+        ), cause
+    assert found.effective == pytest.approx(wanted.effective, abs=0.003)
+    faults = sum(done.lives[done.middle].interruptions.values())
+    assert faults > 10
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        done = lived(run_in(tmp_path / name), 2, 7, "node_mtbf=3 days")
+        folder = write_run(done, "lived")
+        files.append({p.name: p.read_bytes() for p in folder.journal.iterdir()})
+    assert files[0] == files[1]
+    assert len(files[0]) > 10
+
+
+def test_a_report_opens_it_like_any_other_run(tmp_path: Path) -> None:
+    done = lived(run_in(tmp_path), 2, 0, "node_mtbf=3 days")
+    report = Report.of(write_run(done, "lived"))
+    assert report.status == "stopped"
+    assert report.step == int(done.lives[done.middle].steps)
+    assert report.ledger.effective == pytest.approx(done.ledger.effective, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("../x", "not a path"), ("twice", "exists; choose another name")]
+)
+def test_a_bad_name_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "twice").mkdir()
+    with pytest.raises(PenstockError, match=why):
+        write_run(lived(run_in(tmp_path), 0.2), name)
+
+
+def test_a_journal_calibrates_the_next_simulation(tmp_path: Path) -> None:
+    from penstock.simulate.calibrate import seen_in
+
+    done = lived(run_in(tmp_path), 4, 0, "node_mtbf=3 days")
+    seen = seen_in([str(write_run(done, "lived").path)])
+    assert seen.hardware > 10
+    assert seen.run_s > 0
