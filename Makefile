@@ -6,7 +6,7 @@ PEERS := .peers
 MLFLOW := .mlflow
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -65,6 +65,11 @@ drill-spot: $(VENV)/.dev
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core
 	@$(BIN)/python benchmarks/probe_plan_run.py
+
+# Lives of a run against published fleets (left out one by one), published effective times, and the
+# speed of 100,000 and 1,000,000 accelerators over 90 days. AIRESIM=FOLDER times that simulator too.
+bench-simulate: $(VENV)/.core
+	@$(BIN)/python benchmarks/simulate.py
 
 # How long the report and the page of 1,000 ranks × 100,000 steps wait for their journal (3.3 GB).
 bench-watch: $(VENV)/.core

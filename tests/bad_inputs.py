@@ -503,7 +503,7 @@ OTHER = [
     Case("backtest e.csv", "e.csv", change=write("e.csv", "a,b\n1,2\n")),
     Case("backtest .", ".", about="a folder instead of a file"),
     Case("trian run.toml", "trian"),
-    Case("simulate run.toml", "simulate"),
+    Case("rent run.toml", "rent"),
     Case("--nonsense", "--nonsense"),
 ]
 

@@ -68,7 +68,7 @@ SUBROOMS = {
 MOST_FILES = 25  # in one folder
 # All of data/ that a rank imports; a tokenizer, since it writes samples of what the model says.
 RANK_READS = ("read", "format", "store", "tokenize.tokenizer", "tokenize.special")
-LIGHT = ["catalog", "run", "ledger", "policy", "plan"]
+LIGHT = ["catalog", "run", "ledger", "policy", "plan", "simulate"]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

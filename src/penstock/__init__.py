@@ -83,9 +83,9 @@ __all__ = [
     *_TYPES,
 ]
 
-# `plan`, `simulate` and `train` are functions here and packages on disk. Importing a package binds it to its
-# name in this module, so the (empty) packages are imported first and the functions below replace
-# them. `from penstock.plan.make import make` still finds the package in `sys.modules`.
+# `plan`, `simulate` and `train` are functions here and packages on disk. Importing a package binds
+# it to its name in this module, so the (empty) packages are imported first and the functions below
+# replace them. `from penstock.plan.make import make` still finds the package in `sys.modules`.
 import_module("penstock.plan")
 import_module("penstock.simulate")
 import_module("penstock.train")

@@ -110,7 +110,9 @@ def test_young_and_daly_agree_where_they_hold(mtbf_h: float, interval_s: float) 
     life = made.lived(own, made.a_day(0, software=86400 / mtbf_s))
     assert life.interruptions["software"] == pytest.approx(2000, rel=0.1)
     seen_s = own.horizon_s / life.interruptions["software"]  # this life's own luck
-    daly = interval_s / (seen_s * exp((start_s + 1) / seen_s) * expm1((interval_s + cost_s) / seen_s))
+    daly = interval_s / (
+        seen_s * exp((start_s + 1) / seen_s) * expm1((interval_s + cost_s) / seen_s)
+    )
     young = 1 - cost_s / interval_s - interval_s / 2 / seen_s - start_s / seen_s
     assert effective(life) == pytest.approx(daly, rel=0.02)
     if mtbf_h > 5:  # to first order, so only where failures are rare
@@ -143,13 +145,13 @@ def test_lemons_are_left_out_and_fail_less_often_then() -> None:
 
 
 def test_spares_and_live_mode_help() -> None:
-    rates = made.a_day(20)
-    none = np.mean([effective(made.lived(made.conditions(spares=0), rates, life=i)) for i in range(5)])
-    some = np.mean([effective(made.lived(made.conditions(spares=16), rates, life=i)) for i in range(5)])
-    live = np.mean(
-        [effective(made.lived(made.conditions(spares=16, live=True), rates, life=i)) for i in range(5)]
-    )
-    assert none < some < live
+    def mean(**changed: object) -> float:
+        own = made.conditions(repair_s=3 * made.DAY_S, **changed)
+        return float(
+            np.mean([effective(made.lived(own, made.a_day(4), life=i)) for i in range(10)])
+        )
+
+    assert mean(spares=0) + 0.01 < mean(spares=24) < mean(spares=24, live=True)
 
 
 def test_infant_mortality_comes_early() -> None:

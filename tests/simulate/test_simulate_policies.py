@@ -1,4 +1,4 @@
-"""The simulator asks the policies about the few that changed. They would decide the same about all."""
+"""The simulator asks policies about the few that changed: they would decide the same about all."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -58,9 +58,11 @@ def simulate(
     json: show.Json = False,
 ) -> None:
     """Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing."""
+    from penstock.plan.not_here import known_shape
     from penstock.run.load import load
     from penstock.run.schema.quantity import BadQuantity, duration_s
-    from penstock.simulate import given, picture, screen, vary as varying
+    from penstock.simulate import given, picture, screen
+    from penstock.simulate import vary as varying
     from penstock.simulate.calibrate import seen_in
     from penstock.simulate.simulate import Question, stated_failures
     from penstock.simulate.simulate import simulate as live
@@ -68,7 +70,7 @@ def simulate(
 
     printed = show.is_stdout(svg, "--svg", json)
     of_run, of_failures = given.split(overrides or [])
-    run = load(file, of_run)
+    run, notes = known_shape(load(file, of_run))
     try:
         by_s = None if by is None else duration_s(by)
     except BadQuantity as error:
@@ -102,7 +104,8 @@ def simulate(
             run,
             asked,
             failures,
-            progress=lambda n: status.update(f"living: {n} of {lives} lives") if n % 10 == 0 else None,
+            notes=notes,
+            progress=lambda done: status.update(f"living: {done} of {lives} lives"),
         )
     if svg:
         show.write_page(svg, picture.svg(done), "--svg")

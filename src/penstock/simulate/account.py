@@ -93,11 +93,11 @@ class Account:
             return
         since = 0.0 if rest >= interval else rest  # work since it began
         newest = self.step - since * self.work_share * rate
-        self.saved_before = (
-            newest - interval * self.work_share * rate if begun > 1 else self.saved
-        )
+        self.saved_before = newest - interval * self.work_share * rate if begun > 1 else self.saved
         self.saved = newest
-        self.saved_t = self.t - (rest - interval if rest >= interval else rest + self.own.save_cost_s)
+        self.saved_t = self.t - (
+            rest - interval if rest >= interval else rest + self.own.save_cost_s
+        )
 
     def seconds_to_step(self, target: float) -> float:
         """Return the seconds of training until a step is reached."""
@@ -117,7 +117,7 @@ class Account:
         return floor((self.saved if safe else self.saved_before) + 1e-9)
 
     def fast_step(self) -> int:
-        """Return the step of the newest copy in memory, or of the safe checkpoint if it is newer."""
+        """Return the step of the newest copy in memory, or of a newer safe checkpoint."""
         durable, every = self.durable_step(), self.own.fast_every
         if not every:
             return durable

@@ -183,7 +183,9 @@ def _refuse(run: Run, given: FailuresSection, nodes: int, days: float | None) ->
     if given.sites > nodes:
         raise PenstockError(f"failures.sites = {given.sites}: the run has {nodes} nodes in all")
     if given.cut_mtbf and given.sites == 1:
-        raise PenstockError("failures.cut_mtbf: one site has no network to cut; write failures.sites")
+        raise PenstockError(
+            "failures.cut_mtbf: one site has no network to cut; write failures.sites"
+        )
     if days is not None and not 0 < days <= 36525:
         raise PenstockError(f"--days {days:g}: out of range; write more than 0 and at most 36525")
 
@@ -218,5 +220,3 @@ def _power_share(plan: Plan) -> float:
         return 1.0
     needed = draw.by_cause[Cause.COMPUTE] * plan.job.layout.ranks * (machine.pue or 1.0)
     return min(1.0, machine.power_limit_w / needed) ** CLOCKS
-
-

@@ -95,7 +95,9 @@ def published(without: Sequence[str] = ()) -> list[FailureRate]:
         fleet_named(name)
     left = [row for row in rows if row.name not in without]
     if not left:
-        raise PenstockError(f"--without leaves none of the {len(rows)} published fleets; name fewer")
+        raise PenstockError(
+            f"--without leaves none of the {len(rows)} published fleets; name fewer"
+        )
     return left
 
 

@@ -20,9 +20,7 @@ def split(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return [item for item in overrides if item not in own], own
 
 
-def changed(
-    base: FailuresSection, overrides: Sequence[str] | Mapping[str, Any]
-) -> FailuresSection:
+def changed(base: FailuresSection, overrides: Sequence[str] | Mapping[str, Any]) -> FailuresSection:
     """Return the rates with some fields changed; refuse what a cluster file would not take."""
     tables = [{"failures": overrides}] if isinstance(overrides, Mapping) else overrides
     if not overrides:
@@ -42,7 +40,9 @@ def changed(
     try:
         return FailuresSection.model_validate(table["failures"])
     except ValidationError as error:
-        told = describe_errors(error, lambda detail: describe_error(_inside(detail), table, CLUSTER))
+        told = describe_errors(
+            error, lambda detail: describe_error(_inside(detail), table, CLUSTER)
+        )
         raise PenstockError("\n".join(f"{found[0].source}: {one.text}" for one in told)) from None
 
 

@@ -5,7 +5,7 @@ and evaluations of a segment stand between its steps at equal distances, as a fe
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,10 @@ def write_journal(record: Recorder, done: Simulation, folder: Path) -> None:
 
 def _supervisor(record: Recorder, done: Simulation) -> Iterator[tuple[float, JournalEvent]]:
     own = done.own
-    yield 0.0, InvocationStarted(ranks=own.ranks, machine=f"{done.plan.job.machine.name}, simulated")
+    yield (
+        0.0,
+        InvocationStarted(ranks=own.ranks, machine=f"{done.plan.job.machine.name}, simulated"),
+    )
     for number, attempt in enumerate(record.attempts, 1):
         yield attempt.launched, AttemptLaunched(attempt=number, ranks=attempt.ranks)
         if attempt.fault:
@@ -131,9 +134,7 @@ def _supervisor(record: Recorder, done: Simulation) -> Iterator[tuple[float, Jou
                     reason=lost.reason,
                 ),
             )
-    yield record.end_t, InvocationEnded(
-        result="done" if record.finished else "stopped", error=None
-    )
+    yield record.end_t, InvocationEnded(result="done" if record.finished else "stopped", error=None)
 
 
 def _write_attempt(
@@ -178,16 +179,16 @@ def _write_attempt(
     _write_curve(folder, number, ranks[:1], table, done)
 
 
-def _joined(
-    number: int, attempt: AttemptRecord, record: Recorder
-) -> Iterator[tuple[float, int]]:
+def _joined(number: int, attempt: AttemptRecord, record: Recorder) -> Iterator[tuple[float, int]]:
     """Yield when each lost replica was back; at the end of the attempt if it never was, since its
     ranks share the files of those that went on.
     """
     back = [(t, replica) for t, of, replica in record.joined_replicas if of == number]
     yield from back
     end = attempt.segments[-1].stopped
-    last_lost = {r: one.t for one in record.lost_replicas if one.attempt == number for r in one.replicas}
+    last_lost = {
+        r: one.t for one in record.lost_replicas if one.attempt == number for r in one.replicas
+    }
     for replica, lost_t in last_lost.items():
         if end is not None and not any(r == replica and t >= lost_t for t, r in back):
             yield end, replica
@@ -261,7 +262,9 @@ def _segment(
             spans.append((begin, middle, CheckpointSpan(step=step)))
         if evaluating > 0:
             spans.append((middle, float(starts[place]), EvaluateSpan(step=step)))
-    names = dict(zip(("compute", "communicate", "bubble", "peer", "fetch"), done.own.shares, strict=True))
+    names = dict(
+        zip(("compute", "communicate", "bubble", "peer", "fetch"), done.own.shares, strict=True)
+    )
     table["step"] = np.arange(first + 1, reached + 1)
     table["start"], table["total"] = T0 + starts, lengths
     # Beyond the planned pace all wait for a straggler.
@@ -292,7 +295,7 @@ def _write_steps(folder: Path, number: int, ranks: range, table: np.ndarray) -> 
 
 
 def _line(
-    t: float, end: float | None, event: JournalEvent, more: dict[str, object] | None = None
+    t: float, end: float | None, event: JournalEvent, more: Mapping[str, object] | None = None
 ) -> str:
     times = {"t": T0 + t} if end is None else {"t": T0 + t, "end": T0 + end}
     payload = {**times, "kind": event.kind, **event.to_payload(), **(more or {})}

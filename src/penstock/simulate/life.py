@@ -5,6 +5,7 @@ and thinning gives it a cause and a node. So a life costs by its events, not by 
 """
 
 from bisect import bisect
+from functools import partial
 from heapq import heappop
 from itertools import accumulate
 from math import exp, inf
@@ -54,7 +55,7 @@ class Life(Recovery):
             event_t = self.events[0][0] if self.events else inf
             end_t = min(own.horizon_s, account.t + account.seconds_to_step(own.steps))
             until = min(fault_t, event_t, end_t)
-            self._work(max(until - account.t, 0.0))
+            self.work(max(until - account.t, 0.0))
             if until == end_t:
                 break
             if until == event_t:
@@ -63,7 +64,8 @@ class Life(Recovery):
                 self._fail(per_s)
         return self._close()
 
-    def _work(self, seconds: float) -> None:
+    def work(self, seconds: float) -> None:
+        """Train for so many seconds, in which nothing changes."""
         account = self.account
         t, step, stalled = account.t, account.step, account.stalled_s()
         account.work(seconds)
@@ -198,7 +200,7 @@ class Life(Recovery):
         for one in places:
             node = pool.remove(one)
             back_t = self.account.t + self.draws.exponential() * mean_s
-            self.schedule(back_t, lambda node=node: self._node_back(node))
+            self.schedule(back_t, partial(self._node_back, node))
         return places
 
     def _node_back(self, node: int) -> None:

@@ -57,7 +57,9 @@ def svg(done: Simulation) -> str:
         ),
         _text(LEFT, UPPER[0] - 8, "steps done, median and 5th to 95th percentile", "head"),
         *_grid(UPPER, [(0.0, "0"), (1.0, f"{most:,.0f}")]),
-        _polygon(zip(map(x, t), map(y, high), strict=True), zip(map(x, t), map(y, low), strict=True)),
+        _polygon(
+            zip(map(x, t), map(y, high), strict=True), zip(map(x, t), map(y, low), strict=True)
+        ),
         f'<polyline class="line" points="{_points(zip(map(x, t), map(y, middle), strict=True))}"/>',
         _text(LEFT, LOWER[0] - 8, "where the time of the life in the middle goes", "head"),
         *_grid(LOWER, [(0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")]),
@@ -159,9 +161,7 @@ def _grid(panel: tuple[int, int], ticks: Sequence[tuple[float, str]]) -> Iterato
         yield _text(LEFT - 8, y + 4, words, "soft", "end")
 
 
-def _polygon(
-    upper: Iterable[tuple[float, float]], lower: Iterable[tuple[float, float]]
-) -> str:
+def _polygon(upper: Iterable[tuple[float, float]], lower: Iterable[tuple[float, float]]) -> str:
     return f'<polygon class="band" points="{_points([*upper, *reversed(list(lower))])}"/>'
 
 

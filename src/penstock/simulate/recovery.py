@@ -6,6 +6,7 @@ a real run: restart, quorum, spares, shrink and preempt.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from heapq import heappop, heappush
 from math import ceil, inf
 
@@ -37,6 +38,16 @@ class LifeResult:
     fewest_spares: int = 0
     quarantined: int = 0
     course: list[tuple[float, float, list[float]]] = field(default_factory=list)
+
+
+@cache
+def _decide(
+    known: LiveReplica, others: bool, allowed: int, event: quorum.Event
+) -> tuple[LiveReplica, tuple[quorum.Action, ...]]:
+    """Ask the policy about one replica, with all others as one. Answers are kept."""
+    rest = LiveReplica(member=others, up=others)
+    state, actions = quorum.decide(QuorumState(allowed, (known, rest)), event)
+    return state.replicas[0], actions
 
 
 class Recovery:
@@ -71,6 +82,16 @@ class Recovery:
         all of them, None is nothing.
         """
         raise NotImplementedError
+
+    def work(self, seconds: float) -> None:
+        """Train for so many seconds, in which nothing changes."""
+        raise NotImplementedError
+
+    def _finish_step(self) -> None:
+        """End the step under way: a change that nothing forces comes after it."""
+        left_s = self.account.seconds_to_step(ceil(self.account.step - 1e-9))
+        self.work(max(min(left_s, self.own.horizon_s - self.account.t), 0.0))
+        self.account.interrupt()
 
     def schedule(self, t: float, action: Callable[[], None]) -> None:
         self.number += 1
@@ -203,8 +224,8 @@ class Recovery:
         if not reason_to_restart(hosts, 2):
             return
         account, own = self.account, self.own
+        self._finish_step()
         self._spend(CHECKPOINT, own.save_cost_s)
-        account.interrupt()
         position = int(account.step)
         if self.record:
             self.record.stopped(account.t, position)
@@ -240,11 +261,10 @@ class Recovery:
         """
         others = self.own.replicas - len(self.missing | hit) > 0
         for replica in hit:
-            own = self.lives.get(replica, LiveReplica())
-            state = QuorumState(self.own.restarts, (own, LiveReplica(member=others, up=others)))
+            known = self.lives.get(replica, LiveReplica())
             passed = self.account.t - self.joined_t.get(replica, 0.0) > self.own.step_s
-            state, actions = quorum.decide(state, quorum.ReplicaLost(0, passed))
-            self.lives[replica] = state.replicas[0]
+            event = quorum.ReplicaLost(0, passed)
+            self.lives[replica], actions = _decide(known, others, self.own.restarts, event)
             if any(isinstance(action, quorum.EndAttempt) for action in actions):
                 return False
         return True
@@ -277,24 +297,24 @@ class Recovery:
         self.result.fewest_spares = min(self.result.fewest_spares, len(self.pool.waiting))
         for replica in self.missing - self.pool.lacking.keys():
             known = self.lives.get(replica, LiveReplica(member=False))
-            if not known.up or replica in self.joined_t and self.joined_t[replica] > self.account.t:
+            if not known.up or self.joined_t.get(replica, 0.0) > self.account.t:
                 continue  # left out for good, or on its way
             ready_t = self.account.t + self.replica_start_s
             self.joined_t[replica] = ready_t
-            self.schedule(ready_t, lambda replica=replica: self._replica_ready(replica))
+            self.schedule(ready_t, partial(self._replica_ready, replica))
 
     def _replica_ready(self, replica: int) -> None:
         """Take a healed replica back into the group."""
         if not self.working or replica not in self.missing or replica in self.pool.lacking:
             return
-        own = self.lives.get(replica, LiveReplica(member=False))
-        state = QuorumState(self.own.restarts, (own, LiveReplica()))
-        state, actions = quorum.decide(state, quorum.ReplicaReady(0, own.life))
+        known = self.lives.get(replica, LiveReplica(member=False))
+        event = quorum.ReplicaReady(0, known.life)
+        after, actions = _decide(known, True, self.own.restarts, event)
         if not any(isinstance(action, quorum.FormGeneration) for action in actions):
             return
-        self.lives[replica] = state.replicas[0]
+        self._finish_step()
+        self.lives[replica] = after
         self.missing.discard(replica)
-        self.account.interrupt()
         if self.record:
             self.record.joined(self.account.t, replica, int(self.account.step))
         self._stall(REGROUP_S if self.own.stall_s is None else 0.0)

@@ -118,7 +118,9 @@ class Simulation:
             dict(zip(Cause, np.maximum(seconds, 0.0).tolist(), strict=True)),
             provenance={"seconds": PLAYED},
         )
-        draw = power.power_draw(self.plan.job.machine, self.plan.step, self.plan.job.machine.cooling)
+        draw = power.power_draw(
+            self.plan.job.machine, self.plan.step, self.plan.job.machine.cooling
+        )
         if draw:
             ledger = power.with_joules(ledger, draw)
         return bill(self.run, self.plan.job.machine, ledger)

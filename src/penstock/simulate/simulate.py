@@ -121,6 +121,6 @@ def _refuse_endless(run: Run, own: Conditions, results: Sequence[LifeResult]) ->
     raise PenstockError(
         f"this run would never end: after {own.horizon_s / DAY_S:,.0f} days ({LONGEST:g} times its "
         f"undisturbed length) {len(results) - ended} of {len(results)} lives are not done, half of "
-        f'them with less than {100 * done:.2g} % of the steps. Use fewer nodes or guard.mode = "live"'
-        f" (it is \"{run.guard.mode}\"), give spares, or simulate a part of it with --days 30"
+        f"them with less than {100 * done:.2g} % of the steps. Use fewer nodes or guard.mode = "
+        f'"live" (it is "{run.guard.mode}"), give spares, or simulate a part of it with --days 30'
     )

@@ -87,7 +87,7 @@ def vary(
     combinations = list(product(*(values for _, values in axes)))
     if len(combinations) > MOST:
         raise PenstockError(f"--vary: {len(combinations)} combinations; at most {MOST} are lived")
-    variants = []
+    variants: list[Variant] = []
     for values in combinations:
         changes = tuple(f"{axes[i][0]}={value}" for i, value in enumerate(values))
         progress(f"living {', '.join(changes)} ({len(variants) + 1} of {len(combinations)})")
