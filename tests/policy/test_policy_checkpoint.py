@@ -135,3 +135,16 @@ def test_a_fast_save_is_due_by_steps_time_or_what_the_last_one_took() -> None:
 def test_a_save_behind_the_training_costs_a_part_of_its_time() -> None:
     assert cost_s(0.0, 0.0) == 0.0
     assert 0.01 < cost_s(0.01, 20.0) < 20.0
+
+
+def test_a_run_on_many_nodes_saves_more_often() -> None:
+    """Any of its nodes may fail, so that the failure rate is that of all of them."""
+
+    def saves(nodes: int, after_s: float) -> bool:
+        return due(CheckpointState(10, after_s, 0, 0.0, 0.1, nodes), None, None)
+
+    assert not saves(1, 500.0)
+    wait_s = interval_s(0.1, node_mtbf_s() / 2048)
+    assert wait_s < 100
+    assert saves(2048, wait_s)
+    assert not saves(2048, 0.9 * wait_s)

@@ -167,6 +167,7 @@ def test_a_trace_that_takes_all_nodes_stops_the_run() -> None:
     gone = Trace((0.0, 86400.0), (64, 0), 30 * made.DAY_S)
     life = made.lived(made.conditions(trace=gone), made.NONE)
     assert life.interruptions["preemption"] == 1
+    assert life.withdrawn_node_s == pytest.approx(29 * made.DAY_S * 64)
     assert life.seconds[list(Cause).index(Cause.DOWN)] == pytest.approx(29 * made.DAY_S, rel=0.01)
 
 

@@ -42,6 +42,7 @@ class Account:
         self.saved = self.saved_before = 0.0  # steps of the newest save, and of the one before it
         self.saved_t = -inf
         self.work_share = 1 - own.evaluate_share - own.fast_share
+        self._parts = tuple(zip(STEP_INDEX, own.shares, strict=True))
         self.cycle_s = own.interval_s + own.save_cost_s
 
     def spend(self, cause: int, seconds: float) -> None:
@@ -76,7 +77,7 @@ class Account:
         if fresh:
             plain = fresh / self.slow
             books[PEER_WAIT] += fresh - plain
-            for place, share in zip(STEP_INDEX, own.shares, strict=True):
+            for place, share in self._parts:
                 books[place] += plain * share
         self.t += seconds
         self.step += done
@@ -127,11 +128,11 @@ class Account:
         """Lose the step that is under way; return the seconds of an active rank that it took."""
         whole = floor(self.step + 1e-9)
         lost = max(self.step - whole, 0.0) / self.rate()
-        if self.best == self.step:  # else it was a step that is done again: `redo` already
+        if lost and self.best == self.step:  # else it was done again, and is `redo` already
             self.best = float(whole)
             plain = lost / self.slow * self.active
             self._take_back(PEER_WAIT, lost * self.active - plain)
-            for place, share in zip(STEP_INDEX, self.own.shares, strict=True):
+            for place, share in self._parts:
                 self._take_back(place, plain * share)
         self.step = float(whole)
         return lost

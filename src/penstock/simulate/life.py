@@ -81,6 +81,7 @@ class Life(Recovery):
 
     def _close(self) -> LifeResult:
         account, out = self.account, self.result
+        self.count_withdrawn()
         out.wall_s, out.seconds, out.steps = account.t, account.seconds, account.step
         out.finished = account.step >= self.own.steps * (1 - 1e-12)
         out.quarantined = len(self.pool.gone)

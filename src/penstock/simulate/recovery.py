@@ -37,6 +37,7 @@ class LifeResult:
     gave_up: int = 0
     fewest_spares: int = 0
     quarantined: int = 0
+    withdrawn_node_s: float = 0.0  # that a provider took back, and that cost nothing
     course: list[tuple[float, float, list[float]]] = field(default_factory=list)
 
 
@@ -64,6 +65,7 @@ class Recovery:
         self.number = 0  # of the event: equal times keep their order
         self.working = False  # ranks train; else they start or wait
         self.state = restart.RestartState(own.restarts)
+        self._withdrawn_t = 0.0
         self.withdrawn = 0  # nodes that a provider took back
         self.dark = 0  # sites that are lost or cut off
         self.missing: set[int] = set()  # replicas that live mode goes on without
@@ -272,7 +274,6 @@ class Recovery:
     def _stall(self, seconds: float) -> None:
         """Let all replicas wait while they form a new generation."""
         account, left = self.account, seconds
-        self.set_strength()
         self.working = False
         while left > 0 and account.t < self.own.horizon_s:
             per_s = self.per_s()
@@ -348,8 +349,16 @@ class Recovery:
 
         next_change()
 
+    def count_withdrawn(self) -> None:
+        """Count the time of the nodes that were not there since the last change."""
+        t = self.account.t
+        self.result.withdrawn_node_s += self.withdrawn * (t - self._withdrawn_t)
+        self._withdrawn_t = t
+
     def _leave_nodes(self, withdrawn: int) -> None:
-        before, self.withdrawn = self.withdrawn, withdrawn
+        before = self.withdrawn
+        self.count_withdrawn()
+        self.withdrawn = withdrawn
         if not self.working:
             return
         if withdrawn < before:

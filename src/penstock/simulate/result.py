@@ -127,12 +127,14 @@ class Simulation:
 
     @property
     def usd(self) -> Spread | None:
-        """Return the money for all accelerators, spares too; None without a price."""
+        """Return the money for all accelerators that are there, spares too; None without a price."""
         price = price_of(self.run, self.plan.job.machine)
         if price is None:
             return None
         spares = self.own.spares * self.own.per_node
-        return Spread.of(self.wall_s / 3600 * price.usd * (self.own.ranks + spares))
+        absent_s = np.array([life.withdrawn_node_s for life in self.lives]) * self.own.per_node
+        paid_s = self.wall_s * (self.own.ranks + spares) - absent_s
+        return Spread.of(paid_s / 3600 * price.usd)
 
     @property
     def energy_kwh(self) -> Spread | None:

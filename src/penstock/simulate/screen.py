@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from penstock.plan.life.life import DAY_S
 from penstock.simulate.result import Simulation, Spread
-from penstock.style import ENERGIES, MONEY, TIMES, format_duration, format_predicted
+from penstock.style import ENERGIES, MONEY, TIMES, format_duration, format_predicted, plural
 
 SHOWN = 4  # causes of failures that are named
 
@@ -12,11 +12,11 @@ SHOWN = 4  # causes of failures that are named
 def lines(done: Simulation) -> Iterator[str]:
     """Yield the answer for people."""
     own = done.own
-    spares = f" and {own.spares} spares" if own.spares else ""
+    spares = f" and {plural(own.spares, 'spare')}" if own.spares else ""
     sites = f" in {own.sites} sites" if own.sites > 1 else ""
     yield (
-        f"lives          {len(done.lives)} of {done.run.name}: {own.ranks:,} accelerators on "
-        f"{own.nodes:,} nodes{spares}{sites}, {'live' if own.live else 'restart'} mode"
+        f"lives          {len(done.lives)} of {done.run.name}: {plural(own.ranks, 'accelerator')} on "
+        f"{plural(own.nodes, 'node')}{spares}{sites}, {'live' if own.live else 'restart'} mode"
     )
     yield f"interruptions  {_spread(done.interruptions, '{:,.0f}')} ({_by_cause(done)})"
     yield f"effective      {_percent(done.effective)} of the time is training; useful " + _percent(
