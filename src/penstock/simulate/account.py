@@ -13,10 +13,11 @@ from penstock.simulate.conditions import Conditions
 
 INDEX = {cause: i for i, cause in enumerate(Cause)}
 STEP_INDEX = tuple(INDEX[Cause(name)] for name in STEP_CAUSES)
-PEER_WAIT, CHECKPOINT, EVALUATE, STARTUP, DOWN, REDO = (
+PEER_WAIT, DATA_WAIT, CHECKPOINT, EVALUATE, STARTUP, DOWN, REDO = (
     INDEX[cause]
     for cause in (
         Cause.PEER_WAIT,
+        Cause.DATA_WAIT,
         Cause.CHECKPOINT,
         Cause.EVALUATE,
         Cause.STARTUP,

@@ -45,6 +45,8 @@ REPAIR_S = 86400.0  # of a lost node, mean (estimated)
 STRAGGLER_PER_S = 0.5 / (1000 * 86400.0)
 STRAGGLER_FACTOR, STRAGGLER_SPREAD = 0.12, 0.6  # the median excess over 1, and its log-spread
 STRAGGLER_S = 3600.0
+# Storage that answers late for a while: all ranks wait for data (estimated).
+DATA_STALL_PER_S, DATA_STALL_S = 0.2 / 86400.0, 120.0
 # Share of hardware failures that only show as a hang: watchdog timeouts and silent devices.
 HANG_SHARE = 0.1
 # Silent corruption that every replica took over is found late: by its loss (estimated).

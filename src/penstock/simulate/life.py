@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import exp, inf
 
 from penstock.simulate import causes
-from penstock.simulate.account import DOWN, STARTUP
+from penstock.simulate.account import DATA_WAIT, DOWN, STARTUP
 from penstock.simulate.causes import CUT, SITE, SOFTWARE, FaultClass, hardware_classes
 from penstock.simulate.conditions import NOTICED_S, Conditions
 from penstock.simulate.draws import Draws
@@ -101,6 +101,7 @@ class Life(Recovery):
             + self.straggler_per_s
             + self.site_per_s
             + self.own.cut_per_s
+            + causes.DATA_STALL_PER_S
         )
 
     def _fail(self, per_s: float) -> None:
@@ -112,8 +113,10 @@ class Life(Recovery):
             self._straggle()
         elif (x := x - self.site_per_s) < 0:
             self._lose_site(SITE, self.draws.exponential() * (SITE.repair_s or 0.0))
-        elif x - own.cut_per_s < 0:
+        elif (x := x - own.cut_per_s) < 0:
             self._lose_site(CUT, self.draws.exponential() * own.cut_s)
+        elif x - causes.DATA_STALL_PER_S < 0:
+            self._wait_for_data()
         elif self._old_enough():
             self._break(self._hardware_class())
 
@@ -128,7 +131,9 @@ class Life(Recovery):
         if (x := x - self.software_per_s) < 0:
             self.count(SOFTWARE)
             return set()
-        if (x := x - self.site_per_s - own.cut_per_s) < 0:
+        if (x := x - own.cut_per_s - causes.DATA_STALL_PER_S) < 0:
+            return None  # nobody needs the network or the data now
+        if (x := x - self.site_per_s) < 0:
             self.count(SITE)
             self._spend(DOWN, self.draws.exponential() * (SITE.repair_s or 0.0))
             return set()
@@ -172,6 +177,13 @@ class Life(Recovery):
             self.account.slow = max(self.slowness, default=1.0)
 
         self.schedule(self.account.t + self.draws.exponential() * causes.STRAGGLER_S, over)
+
+    def _wait_for_data(self) -> None:
+        """Let the storage answer late: all wait."""
+        account, t = self.account, self.account.t
+        self._spend(DATA_WAIT, self.draws.exponential() * causes.DATA_STALL_S)
+        if self.record:
+            self.record.worked(t, account.t, account.step, account.step, 0.0, 0.0)
 
     def _break(self, cause: FaultClass) -> None:
         """Let hardware fail: one node, a rack, or a row."""

@@ -127,7 +127,7 @@ class Simulation:
 
     @property
     def usd(self) -> Spread | None:
-        """Return the money for all accelerators that are there, spares too; None without a price."""
+        """Return the money for accelerators that are there, spares too; None without a price."""
         price = price_of(self.run, self.plan.job.machine)
         if price is None:
             return None

@@ -15,8 +15,9 @@ def lines(done: Simulation) -> Iterator[str]:
     spares = f" and {plural(own.spares, 'spare')}" if own.spares else ""
     sites = f" in {own.sites} sites" if own.sites > 1 else ""
     yield (
-        f"lives          {len(done.lives)} of {done.run.name}: {plural(own.ranks, 'accelerator')} on "
-        f"{plural(own.nodes, 'node')}{spares}{sites}, {'live' if own.live else 'restart'} mode"
+        f"lives          {len(done.lives)} of {done.run.name}: "
+        f"{plural(own.ranks, 'accelerator')} on {plural(own.nodes, 'node')}{spares}{sites}, "
+        f"{'live' if own.live else 'restart'} mode"
     )
     yield f"interruptions  {_spread(done.interruptions, '{:,.0f}')} ({_by_cause(done)})"
     yield f"effective      {_percent(done.effective)} of the time is training; useful " + _percent(
