@@ -35,7 +35,6 @@ def conditions(**changed: Any) -> Conditions:
         "fast_every": 5,
         "fast_share": 0.001,
         "evaluate_share": 0.01,
-        "keep": 3,
         "live": False,
         "restarts": 3,
         "timeout_s": 120.0,

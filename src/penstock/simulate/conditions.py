@@ -57,7 +57,6 @@ class Conditions:
     fast_every: int  # steps between copies in memory; 0: none
     fast_share: float  # of the working time that those copies take
     evaluate_share: float
-    keep: int
     live: bool
     restarts: int
     timeout_s: float
@@ -135,7 +134,6 @@ def conditions(
         fast_every=every,
         fast_share=copy_share,
         evaluate_share=evaluate_s / (work_s + evaluate_s),
-        keep=guard.keep,
         live=guard.mode == "live" and job.layout.replicate > 1,
         restarts=guard.restarts,
         timeout_s=guard.timeout,

@@ -31,6 +31,7 @@ class NodePool:
         self.waiting = deque(range(own.nodes, total))  # spares, in the order in which they came
         self.open: set[int] = set()  # places without a node
         self.gone: set[int] = set()  # nodes in quarantine
+        self.benched: list[int] = []  # those of them that are repaired
         self.lacking: dict[int, int] = {}  # open places by replica
         # A node's own strikes decide about it, so that each has a state of its own.
         self._strikes: dict[int, QuarantineState] = {}
@@ -124,8 +125,13 @@ class NodePool:
 
     def back(self, node: int) -> None:
         """Take back a node that was repaired."""
-        if node not in self.gone:
-            self.waiting.append(node)
+        (self.benched if node in self.gone else self.waiting).append(node)
+
+    def readmit(self) -> None:
+        """Use repaired nodes again that are in quarantine, because somebody said so."""
+        self.gone.difference_update(self.benched)
+        self.waiting.extend(self.benched)
+        self.benched.clear()
 
 
 def _name(node: int) -> str:

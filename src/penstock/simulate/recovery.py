@@ -159,6 +159,11 @@ class Recovery:
         while account.t < own.horizon_s:
             event_s = self.events[0][0] - account.t if self.events else inf
             if not self.staff():
+                if self.pool.benched:  # nothing else is left: somebody looks at it
+                    self.result.gave_up += 1
+                    self._spend(cause, PERSON_S)
+                    self.pool.readmit()
+                    continue
                 self._spend(cause, event_s)
                 self._handle_event()
                 continue

@@ -170,7 +170,7 @@ class Simulation:
             "nodes": own.nodes,
             "spares": own.spares,
             "sites": own.sites,
-            "mode": self.run.guard.mode,
+            "mode": "live" if own.live else "restart",
             "layout": self.plan.job.layout.to_json(),
             "lives": len(self.lives),
             "seed": self.seed,

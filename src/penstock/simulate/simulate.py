@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 from penstock.found import expanded_path
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for
 from penstock.plan.life.life import DAY_S
@@ -71,6 +71,11 @@ def simulate(
     asked = asked or Question()
     given = stated_failures(run) if given is None else given
     plan, found = planned(run, given, found)
+    if not plan.memory.fits:
+        short = (plan.memory.peak_bytes - plan.memory.capacity_bytes) / 2**30
+        raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB; see `penstock plan`")
+    if run.guard.mode == "live" and plan.job.layout.replicate == 1:
+        notes = (*notes, 'guard.mode = "live": with one replica nobody goes on, so all restart')
     own = with_limit(conditions(run, plan, given, asked.days, asked.trace))
     model = fleets.model(
         given.node_mtbf, given.software_mtbf, asked.fleet, asked.without, asked.seen
