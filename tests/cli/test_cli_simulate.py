@@ -143,13 +143,6 @@ def test_a_trace_that_is_not_sorted_is_refused(file: str, tmp_path: Path) -> Non
         say(file, "--trace", str(trace))
 
 
-def test_a_layout_without_replicas_restarts_in_live_mode_and_says_so(file: str) -> None:
-    layout = ("layout.replicate=1", "layout.shard=512", "layout.microbatch=1", "guard.mode=live")
-    found = answer(file, *layout, "--days", "5")
-    assert found["mode"] == "restart"
-    assert any("with one replica nobody goes on" in note for note in found["warnings"])
-
-
 def test_a_run_that_does_not_fit_is_not_lived(file: str) -> None:
     whole = ("layout.replicate=512", "layout.shard=1", "layout.microbatch=1")
     with pytest.raises(RunFailed, match="out of memory by"):

@@ -74,8 +74,6 @@ def simulate(
     if not plan.memory.fits:
         short = (plan.memory.peak_bytes - plan.memory.capacity_bytes) / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB; see `penstock plan`")
-    if run.guard.mode == "live" and plan.job.layout.replicate == 1:
-        notes = (*notes, 'guard.mode = "live": with one replica nobody goes on, so all restart')
     own = with_limit(conditions(run, plan, given, asked.days, asked.trace))
     model = fleets.model(
         given.node_mtbf, given.software_mtbf, asked.fleet, asked.without, asked.seen
