@@ -91,8 +91,7 @@ class PriceSection(Section):
 
 
 class FailuresSection(Section):
-    """Failures of the machines; `penstock simulate` draws what is left out from published fleets.
-    """
+    """Failures of the machines. `penstock simulate` draws the rest from published fleets."""
 
     node_mtbf: Seconds | None = Field(
         None, description="Mean time between failures of one node that end a run."
