@@ -98,7 +98,7 @@ class ModelShape:
         """Width of a query and a key, per head."""
         return self.nope_dim + self.rope_dim if self.kv_rank else self.head_width
 
-    @property
+    @cached_property
     def rotated_channels(self) -> int:
         """Channels of a query and a key that are rotated, per head."""
         return self.rope_dim or self.rotary_width or self.head_width

@@ -42,7 +42,7 @@ class Evaluator:
     engine: Engine
     batches: Batches
     state: TrainingState
-    tasks: TaskEvaluator
+    tasks: TaskEvaluator | None  # None: the run has none
     evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Evaluator:
 
     def requests(self, step: int) -> dict[str, bool]:
         """Return whether an evaluation is due after `step`."""
-        due = self.tasks.requests(step)
+        due = self.tasks.requests(step) if self.tasks else {}
         if not self._evaluates:
             return due
         every = self.rank.run.evaluate.every
@@ -68,7 +68,7 @@ class Evaluator:
         """
         due = {
             "evaluate": self._evaluates and (not step or self._missed(step)),
-            "tasks": self.tasks.was_cut_short(step),
+            "tasks": self.tasks is not None and self.tasks.was_cut_short(step),
         }
         if not any(due.values()):
             return None
@@ -92,7 +92,7 @@ class Evaluator:
 
     def tasks_at_early_end(self) -> bool:
         """Return whether benchmark tasks are due because the run stops early."""
-        return self.tasks.wanted and self.state.stops_early
+        return self.tasks is not None and self.state.stops_early
 
     def _missed(self, step: int) -> bool:
         section, last = self.rank.run.evaluate, self.state.best.last_step

@@ -150,8 +150,9 @@ class Trainer:
             vote = replace(vote, requests=vote.requests | more)
             self.anomalies.compare_if_due(step, vote, StepClock(world.cuda))  # now it is saved
             self.anomalies.rewind_if_needed()
-        if vote.requests["tasks"] or self.evaluator.tasks_at_early_end():
-            vote = replace(vote, requests=vote.requests | self.evaluator.tasks.run(step))
+        tasks = self.evaluator.tasks
+        if tasks and (vote.requests["tasks"] or self.evaluator.tasks_at_early_end()):
+            vote = replace(vote, requests=vote.requests | tasks.run(step))
         self.tracer.requested = vote.requests["trace"]
         last = step == self.batches.steps
         self.saver.save_if_due(step, vote, last)
@@ -227,7 +228,11 @@ def build(rank: RankContext) -> Trainer:
     sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, user_codes(rank.run))
     state = TrainingState(rank, engine, batches, sentinels)
     saver = CheckpointSaver(rank, state)
-    tasks = TaskEvaluator(rank, engine, batches.steps, batches.stream.vocab)
+    tasks = (
+        TaskEvaluator(rank, engine, batches.steps, batches.stream.vocab)
+        if rank.run.evaluate.tasks
+        else None
+    )
     evaluator = Evaluator(rank, engine, batches, state, tasks)
     progress = Progress()
     live = rank.run.guard.mode == "live"

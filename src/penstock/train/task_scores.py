@@ -47,20 +47,16 @@ class TaskEvaluator:
     evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
     _tasks: dict[str, Any] | None = None
 
-    @property
-    def wanted(self) -> bool:
-        return bool(self.rank.run.evaluate.tasks)
-
     def requests(self, step: int) -> dict[str, bool]:
         """Return whether tasks are due after `step`."""
-        return {"tasks": self.wanted and self._is_due(step, now() - self.evaluated_s)}
+        return {"tasks": self._is_due(step, now() - self.evaluated_s)}
 
     def was_cut_short(self, step: int) -> bool:
         """Return whether tasks were due at the step of a loaded checkpoint and have no scores.
 
         All ranks must call it. A run that is stopped in the middle of its tasks does them again.
         """
-        if not self.wanted or not step or not self._is_due(step, 0.0):
+        if not step or not self._is_due(step, 0.0):
             return False
         return bool(self.rank.world.broadcast(step not in self._recorded_steps()))
 
