@@ -9,7 +9,10 @@ import re
 
 # Options that are named in messages which can reach a Python function. A test reads the source.
 FLAGS = ("fresh", "force", "merged", "chat", "best")
-VALUES = ("fork", "step", "dtype", "out", "tasks", "limit", "batch", "checkpoint")
+VALUES = (
+    *("fork", "step", "dtype", "out", "tasks", "limit", "batch", "checkpoint"),
+    *("lives", "days", "by", "fleet", "without", "calibrate", "seed"),
+)
 
 _COMMAND = r"`penstock [^`]*`"  # a whole command stays one
 _VALUE = r"""(?: (?P<value>'[^']*'|"[^"]*"|NAME\b|[\w.-]+(?=:)))?"""
