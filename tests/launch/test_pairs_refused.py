@@ -1,6 +1,7 @@
 """Mistakes with pairs get one message each, the same from `check` and from `train`."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,11 @@ def test_messages_need_a_template(tmp_path: Path) -> None:
     fields = table(tmp_path, bare, pair_peer.pair_rows(8))
     with pytest.raises(PenstockError, match="The tokenizer has no chat template"):
         start(load_table(fields))
+
+
+def test_a_model_without_a_tokenizer(base: Path, tmp_path: Path) -> None:
+    bare = shutil.copytree(base, tmp_path / "bare")
+    (bare / "tokenizer.json").unlink()
+    words = refused(table(tmp_path, bare, [GOOD] * 4))
+    assert words.startswith(f"Tokenizer {bare}: there is no tokenizer.json, only ")
+    assert "`AutoTokenizer.from_pretrained(...).save_pretrained(folder)`" in words

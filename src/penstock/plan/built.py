@@ -43,7 +43,8 @@ def find_built(run: Run, spec: str, launch: bool = False) -> BuiltDataset | str:
         return _stdlib()
     if found.kind == "url":
         return _at_url(found.where, launch)
-    return _recipe_of(run, found.where, found.path if found.kind == "recipe" else None)
+    recipe = found.path if found.kind == "recipe" else None
+    return _recipe_of(run, found.where, recipe, launch)
 
 
 def _raw_recipe(run: Run, spec: str) -> "Recipe":
@@ -77,13 +78,17 @@ def _fetched(url: str, patience_s: float) -> Manifest:
         return read_manifest(Path(folder))
 
 
-def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
+def _recipe_of(run: Run, spec: str, recipe: Path | None, launch: bool) -> BuiltDataset | str:
     """Find what a recipe or raw files gave, if they are as they were then; else say whether they
     can be built.
     """
     if spec.startswith("hf:"):
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
-    from penstock.data.build.checks import refuse_no_documents, refuse_unbuildable
+    from penstock.data.build.checks import (
+        refuse_bad_tokenizer,
+        refuse_no_documents,
+        refuse_unbuildable,
+    )
     from penstock.data.build.listing import build_key, list_sources
     from penstock.data.build.open import find_built_for_key
     from penstock.data.recipe.load import load_recipe
@@ -97,6 +102,8 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None) -> BuiltDataset | str:
             return BuiltDataset(found.manifest, found.folder)
         refuse_unbuildable(sources)
         refuse_no_documents(made, sources)
+    if launch:  # a large tokenizer takes a second to load
+        refuse_bad_tokenizer(made)
     what = f"penstock data build {spec}` builds it now" if recipe else "penstock train` builds it"
     return f"{spec} is not built here yet; `{what}"
 

@@ -1,6 +1,9 @@
-"""Checks that refuse a build that cannot succeed, before it starts: files, packages and rows."""
+"""Checks that refuse a build that cannot succeed, before it starts: files, packages, rows and the
+tokenizer.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.data.build.listing import BuildSource
 from penstock.data.recipe.recipe import Recipe
@@ -30,6 +33,18 @@ def refuse_unbuildable(sources: Sequence[BuildSource]) -> None:
     where = ", ".join(source.where for source in sources)
     more = f" (and {len(aside) - 3} more)" if aside[3:] else ""
     raise PenstockError(f"{where}: there is no file that can be read. {told}{more}")
+
+
+def refuse_bad_tokenizer(recipe: Recipe) -> None:
+    """Raise the build's error if the tokenizer that the recipe names lies here and cannot be used.
+
+    One that is not here is left to the build: it may be fetched together with its model.
+    """
+    from penstock.data.build.tokenizer import TRAIN, load_named
+
+    named = recipe.tokens.tokenizer
+    if named != TRAIN and Path(named).expanduser().exists():
+        load_named(recipe)
 
 
 def refuse_no_documents(recipe: Recipe, sources: tuple[BuildSource, ...]) -> None:
