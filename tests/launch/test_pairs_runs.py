@@ -95,6 +95,13 @@ def test_the_reference_is_computed_once_and_kept(calm: dict[str, Any]) -> None:
     folder.reference.write_bytes(content)
 
 
+def test_at_the_end_the_model_answers_a_prompt(calm: dict[str, Any]) -> None:
+    prompt = RunView(RunFolder(Path(calm["folder"]))).prompt
+    assert prompt is not None
+    assert prompt.startswith("<|user|>")
+    assert prompt.endswith("?<|end|><|assistant|>")  # neither an answer nor what fills the row
+
+
 def test_the_report_has_rewards_beside_the_loss(calm: dict[str, Any]) -> None:
     assert calm["status"] == "done"
     assert [one["step"] for one in calm["val_rewards"]] == [0, 20, 40]

@@ -169,7 +169,9 @@ class Evaluator:
             )
             parts.train()
             decode = Tokenizer.from_json(stream.dataset.tokenizer_json()).decode
-            texts: dict[str, Any] = {"prompt": decode(prompt), "sample": decode(tokens)}
+            cut = "…" if len(prompt) > SAMPLE_TOKENS else ""
+            given = cut + decode(prompt[-SAMPLE_TOKENS:])
+            texts: dict[str, Any] = {"prompt": given, "sample": decode(tokens)}
         except NoLogits:
             return  # a module of the user's own that returns only its loss, not what comes next
         except Exception as error:  # a look at the model must not fail a run that is done
@@ -185,5 +187,8 @@ class Evaluator:
             first = read(0, 1)
         except PenstockError as error:
             return [], str(error)
-        prompt = first.tokens[0, :PROMPT_TOKENS].tolist()
+        length = PROMPT_TOKENS
+        if stream.pairs and first.loss is not None:  # the prompt alone, for the model to answer
+            length = int(first.loss[0].argmax()) or PROMPT_TOKENS
+        prompt = first.tokens[0, :length].tolist()
         return prompt, f"{first.skipped[0].file} is damaged" if first.skipped else ""
