@@ -173,7 +173,7 @@ def test_a_loss_that_is_not_a_number_is_shown_as_a_dash(written: Written) -> Non
     found = facts(written.folder)
     assert (found["steps"], found["loss"], found["val_loss"]) == (3, None, None)
     assert found["val_losses"] == [[3, None]]
-    assert "9.900 → –, validation – → –" in shown(screen(written.folder))
+    assert "9.900 → –, validation – (step 3)" in shown(screen(written.folder))
     assert "loss –" in terminal.progress_line(RunFacts(RunView(written.folder)))
 
 
@@ -327,6 +327,37 @@ def test_a_restart_is_no_start_in_the_advice(tmp_path: Path) -> None:
         if a.cause == "startup"
     ]
     assert one.words == "a start takes 3.0 s, which matters less in a longer run"
+
+
+def validated(written: Written, *samples: int) -> None:
+    """Write a finished run of 20 steps with validations on so many samples."""
+    written.supervisor(*BEGIN, (60.0, "ended", {"result": "done", "error": ""}))
+    written.ranks(0, 1.0, range(1, 21))
+    with (written.folder.journal / "a0000-r00000.events").open("a") as file:
+        for at, count in enumerate(samples):
+            span = {"t": T + 46 + 2 * at, "end": T + 48 + 2 * at, "kind": "evaluate"}
+            file.write(json.dumps(span | {"step": 0, "val_loss": 9.5, "samples": count}) + "\n")
+    written.end(0, 54.0, result="done", weights_hash="abcd" * 16)
+
+
+@pytest.mark.parametrize(("samples", "halves"), [(6, 3), (1, None)])
+def test_advice_halves_what_is_held_out_and_not_what_could_be(
+    written: Written, samples: int, halves: int | None
+) -> None:
+    validated(written, samples, samples)
+    view = RunView(written.folder)
+    found = [one for one in advice(view, most=20) if one.cause == "evaluate"]
+    if halves is None:
+        assert not found
+        return
+    (one,) = found
+    sample_tokens = view.run.batch_tokens // view.run.batch_samples
+    assert (one.field, one.value) == ("evaluate.tokens", halves * sample_tokens)
+
+
+def test_one_validation_alone_is_shown_with_its_step(written: Written) -> None:
+    validated(written, 6)
+    assert "validation 9.500 (step 0)" in shown(screen(written.folder))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from penstock.watch.facts.timeline import starts_s
 
 LEAST_SHARE = 0.01  # of the time, from which a cause gets advice
 LEAST_UNEXPLAINED = 0.02  # of the time; a healthy run has less
+LEAST_S = 0.05  # that advice saves; less is shown as 0.0 s
 MOST = 5
 FEW_STARTS = 4  # that are listed one by one
 
@@ -76,9 +77,10 @@ def advice(view: RunView, most: int = MOST) -> list[Advice]:
     for cause, remedy in REMEDIES.items():
         share = account.ledger.share(cause) or 0.0
         least = LEAST_UNEXPLAINED if cause is Cause.UNEXPLAINED else LEAST_SHARE
-        if share >= least and (
-            item := remedy(AdviceContext(view, run, cause, share * account.wall_s))
-        ):
+        if share < least:
+            continue
+        item = remedy(AdviceContext(view, run, cause, share * account.wall_s))
+        if item and (item.saves_s is None or item.saves_s >= LEAST_S):
             all_advice.append(item)
     return sorted(all_advice, key=lambda item: -(item.saves_s or 0.0))[:most]
 
@@ -107,7 +109,7 @@ def _checkpoint(context: AdviceContext) -> Advice:
     return context.say("put `dir` on a faster disk: every save waits for it", 0.5)
 
 
-def _evaluate(context: AdviceContext) -> Advice:
+def _evaluate(context: AdviceContext) -> Advice | None:
     spans = [line for line in context.view.rank_events_of(EvaluateSpan) if line.end is not None]
     on_tasks = [
         line for line in spans if line.event.step is not ABSENT and line.event.val_loss is ABSENT
@@ -123,7 +125,13 @@ def _evaluate(context: AdviceContext) -> Advice:
     if isinstance(every, Every) and every.steps and (not steps or 2 * every.steps <= steps):
         value = f"{2 * every.steps} steps"
         return context.change("evaluate.every", value, "validates half as often", 0.5)
-    tokens = context.run.evaluate.tokens // 2
+    # A small dataset holds out less than the field allows: halving the field would change nothing.
+    samples = max(
+        (line.event.samples for line in spans if line.event.samples is not ABSENT), default=0
+    )
+    if samples < 2:
+        return None
+    tokens = samples // 2 * (context.run.batch_tokens // context.run.batch_samples)
     return context.change("evaluate.tokens", tokens, "validates on half as much", 0.5)
 
 

@@ -71,8 +71,10 @@ def _headline(facts: RunFacts) -> Table:
     if len(view.curve):
         last = ""
         if view.validation:
-            first, final = view.validation[0][1], view.validation[-1][1]
+            (_, first), (step, final) = view.validation[0], view.validation[-1]
             last = f", validation {format_loss(first)} → {format_loss(final)}"
+            if len(view.validation) == 1:
+                last = f", validation {format_loss(final)} (step {step})"
         grid.add_row(
             "loss", f"{format_loss(view.curve['loss'][0])} → {format_loss(view.loss)}{last}"
         )
