@@ -95,3 +95,18 @@ def test_lengths(model: Path) -> None:
     saved("llama-2", Path("odd"), max_position_embeddings=1000)
     assert choose_lengths("odd") == InitLengths(8000)  # a batch is whole sequences
     assert TokenEstimate(1).packed == 0
+
+
+@pytest.mark.parametrize(("context", "sequence"), [(4096, 1024), (256, 256)])
+def test_pairs_fit_the_context_of_the_model(context: int, sequence: int, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
+    row = {"prompt": "How many?", "chosen": "Answer: 7.", "rejected": "No."}
+    Path("pairs.jsonl").write_text(f"{json.dumps(row)}\n" * 40)
+    said = ["init", "preference", "--model", "model", "--data", "pairs.jsonl"]
+    done = CliRunner().invoke(app, said, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    run = load(Path("run.toml"))
+    assert (run.sequence, run.batch_samples) == (sequence, 16)
+    assert verify(run).refused is None
+    assert f"16 × 2 sequences × {sequence}\n" in Path("run.toml").read_text()

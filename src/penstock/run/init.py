@@ -13,6 +13,7 @@ KINDS = ("pretrain", "finetune", "preference")
 # Placeholders in a template for what only the user knows.
 MODEL, DATA = "path/to/model", "path/to/data.jsonl"
 BATCH_TOKENS = 8192  # of a step of fine-tuning, as the template says
+PAIR_SEQUENCE = 1024  # of preference tuning, as the template says, with 16 pairs in a step
 _STEPS = 10  # minimum for one pass over the examples
 _SAMPLES = 4  # minimum, one of them held out
 _SHORTEST = 16  # minimum tokens of a sequence
@@ -60,8 +61,8 @@ def _power(number: int) -> int:
 def template(
     kind: str, model: str | None = None, data: str | None = None, fit: InitLengths | None = None
 ) -> str:
-    """Return the text of a run file; `model`, `data` and `fit` are for fine-tuning; `fit`
-    not for pairs, whose sequence the template says."""
+    """Return the text of a run file; `model`, `data` and `fit` are for fine-tuning; `fit` is not
+    for pairs, whose sequence the template says unless the model's context is shorter."""
     if kind not in KINDS:
         guess = nearest(kind, KINDS)
         raise PenstockError(
@@ -77,7 +78,19 @@ def template(
                 f"init {kind}: {option} is for `penstock init finetune` and `preference`"
             )
         text = _put(text, quoted, toml.format_value(given))
+    if kind == "preference":
+        return _fitted_pairs(text, min(PAIR_SEQUENCE, _longest_of(model)))
     return _fitted(text, fit) if fit and kind == "finetune" else text
+
+
+def _fitted_pairs(text: str, sequence: int) -> str:
+    """Write a shorter sequence, with as many pairs in a step."""
+    if sequence == PAIR_SEQUENCE:
+        return text
+    batch, tokens = PAIR_SEQUENCE * 32, sequence * 32
+    text = _put(text, f"sequence = {PAIR_SEQUENCE}", f"sequence = {sequence}")
+    text = _put(text, f"batch_tokens = {batch}", f"batch_tokens = {tokens}")
+    return text.replace(f"sequences × {PAIR_SEQUENCE}", f"sequences × {sequence}")
 
 
 def _fitted(text: str, fit: InitLengths) -> str:
