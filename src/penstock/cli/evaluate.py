@@ -107,7 +107,9 @@ def evaluate(
 def _print_scores(done: Sequence["Evaluated"]) -> None:
     from penstock.watch.report.scores import scores_table
 
-    print_table(scores_table([(one.title, one.results) for one in done]))
+    limits = ["" if one.results.limit is None else f", first {one.results.limit}" for one in done]
+    columns = [(f"{one.title}{part}", one.results) for one, part in zip(done, limits, strict=True)]
+    print_table(scores_table(columns))
     for one in done:
         cut = one.results.truncated
         if cut:

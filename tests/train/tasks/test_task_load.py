@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 
 import lora_peer
 import penstock
+from made_run import made_run
 from penstock.cli.main import app
 from penstock.errors import PenstockError
 from penstock.train.tasks.load import load_tasks
+from penstock.train.tasks.open import open_run
 from penstock.train.tasks.text import TaskTokenizer
 from task_peer import SMALL
 
@@ -171,3 +173,17 @@ def test_check_and_train_refuse_tasks_with_the_same_words(
             assert told in str(error.value)
     with pytest.raises(PenstockError, match="tasks_limit = 4: needs tasks"):
         penstock.load(run_file("refused", **{"evaluate.tasks_limit": 4}))
+
+
+def test_a_missing_checkpoint_is_told_by_the_option_that_named_it(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, steps=2)
+    with pytest.raises(PenstockError, match=r"^--checkpoint 77: there is no such checkpoint"):
+        open_run(folder, "77")
+
+
+def test_scores_of_the_first_documents_say_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    words = "evaluate base --tasks sums_choice --tasks-dir tasks --limit 2"
+    done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "base, first 2" in done.output

@@ -181,11 +181,12 @@ def _refuse(run: Run, folder: RunFolder, dtype: str | None, merged: bool) -> Non
 
 
 def choose_checkpoint(
-    folder: RunFolder, step: int | None = None, best: bool = False
+    folder: RunFolder, step: int | None = None, best: bool = False, option: str = "--step"
 ) -> tuple[StoredCheckpoint, tuple[str, ...]]:
     """Find the newest checkpoint of the run whose hashes are right, that of `step`, or the best.
 
-    Also returns what is wrong with newer ones: those that were passed over or are gone.
+    Also returns what is wrong with newer ones: those that were passed over or are gone. `option`
+    is what the user named the step by.
     """
     recorded = newest_recorded(folder)  # first: a run at work publishes newer ones
     every = published_checkpoints(folder.checkpoints)
@@ -201,7 +202,7 @@ def choose_checkpoint(
         there = ", ".join(str(one.step) for one in reversed(every)) or "none"
         every = [one for one in every if one.step == step]
         if not every:
-            raise PenstockError(f"--step {step}: there is no such checkpoint; there are: {there}")
+            raise PenstockError(f"{option} {step}: there is no such checkpoint; there are: {there}")
     if not every:
         raise PenstockError(no_checkpoint_message(folder))
     rejected: list[str] = []

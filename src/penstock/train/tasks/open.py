@@ -71,7 +71,7 @@ def open_run(folder: RunFolder, checkpoint: str = NEWEST, dtype: str | None = No
         saved, note = newest_checkpoint(folder)
     else:
         step = None if checkpoint == BEST else _step(checkpoint)
-        found, passed_over = choose_checkpoint(folder, step, best=checkpoint == BEST)
+        found, passed_over = choose_checkpoint(folder, step, checkpoint == BEST, "--checkpoint")
         saved, note = found, "; ".join(passed_over)
     run = load(folder.run_file)
     kept = read_tokenizer(run, folder)
@@ -82,7 +82,7 @@ def open_run(folder: RunFolder, checkpoint: str = NEWEST, dtype: str | None = No
         for module in parts.modules:
             module.to(_dtype(dtype))
     logits = PlainRunner(parts).logits
-    written = dtype or str(next(parts.modules[0].parameters()).dtype).removeprefix("torch.")
+    written = dtype or _dtype_name(next(parts.modules[0].parameters()).dtype)
     return OpenedModel(folder.name, text, logits, kept.vocab, device, written, saved.step, note)
 
 
@@ -152,6 +152,12 @@ def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise PenstockError(f"--dtype {name}: not a format of weights; write {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    """Return the name that --dtype takes, or torch's where it takes none."""
+    names = {ours: name for name, ours in DTYPES.items()}
+    return names.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def _step(text: str) -> int:
