@@ -137,7 +137,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "net.py:raises": "it raised RuntimeError: no weights here",
         "net.py:leaves": "it raised SystemExit",
         "net.py:wants": "it raised TypeError",
-        "net.py:nothing": "gave a NoneType, not an nn.Module",
+        "net.py:nothing": "gave NoneType, not an nn.Module",
         "net.py:frozen": "nothing to train",
         "net.py:lazy": "head.weight has no shape yet",
         "net.py:sparse": "embed is an embedding with sparse=True",

@@ -47,3 +47,11 @@ def test_logs_of_a_rank_that_is_not_there_name_those_that_are(tmp_path: Path) ->
     every = say("logs", "made", "--dir", str(tmp_path))
     said = [line for line in every.splitlines() if line.startswith("from")]
     assert said == ["from 0", "from 1", "from 10"]
+
+
+def test_logs_without_a_word_say_so(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, steps=2)
+    (folder.logs / "attempt-0").mkdir()
+    (folder.logs / "attempt-0" / "rank-0.err").write_text("\n")
+    done = CliRunner().invoke(app, ["logs", "made", "--dir", str(tmp_path)])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nothing was printed\n")

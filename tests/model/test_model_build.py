@@ -253,5 +253,5 @@ def test_a_missing_function_lists_those_that_are_there(code: Callable[[str], str
 
 
 def test_what_is_not_a_module_is_refused(code: Callable[[str], str]) -> None:
-    with pytest.raises(PenstockError, match=r"gave a int, not an nn\.Module"):
+    with pytest.raises(PenstockError, match=r"gave int, not an nn\.Module"):
         build_user_module(code("def build():\n    return 3\n"), 0)

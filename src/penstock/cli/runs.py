@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from penstock.cli.show import Json, is_stdout, out, print_json, print_table, write_page
+from penstock.cli.show import Json, err, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, system_error
 from penstock.run.folder import RunFolder, find_run, list_runs
 from penstock.secret import redact
@@ -142,10 +142,14 @@ def logs(
     root: Root = "runs",
 ) -> None:
     """Show what the ranks printed."""
+    silent = True
     for path, title in _log_files(find_run(run, root), rank, attempt):
         text = redact(path.read_text(errors="replace").strip())
         if text:
+            silent = False
             sys.stdout.write(f"== {title}\n{text}\n")
+    if silent:
+        err.print("nothing was printed")
 
 
 def stop(run: RunName, root: Root = "runs") -> None:

@@ -28,7 +28,7 @@ def build_user_module(spec: str, seed: int) -> nn.Module:
     model = _call_user_code(code, build)
     if not isinstance(model, nn.Module):
         raise PenstockError(
-            f"{code.words}: {code.function}() gave a {type(model).__name__}, not an nn.Module"
+            f"{code.words}: {code.function}() gave {type(model).__name__}, not an nn.Module"
         )
     return model
 

@@ -79,7 +79,7 @@ def _length(run: Run) -> str:
     samples = f"1 {noun}" if run.batch_samples == 1 else f"{run.batch_samples} {noun}s"
     batch = f"batch of {show_count(run.batch_tokens)} tokens ({samples})"
     if run.train.epochs:
-        return f"{run.train.epochs:g} epochs, {batch}"
+        return f"{run.train.epochs:g} {'epoch' if run.train.epochs == 1 else 'epochs'}, {batch}"
     steps = run.steps()
     tokens = run.train.tokens or steps * run.batch_tokens
     return f"{format_count(tokens)} tokens = {steps:,} steps × {batch}"

@@ -118,7 +118,7 @@ def test_raw_files_are_built_as_a_run_builds_them(mine: Dataset) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["gone"], "gone: no such file; write one: name a TOML file"),
+        (["gone"], "gone: no such file; name raw files, or write a TOML file that has [[source]]"),
         (["gone.toml"], "gone.toml: no such file"),
         (["empty"], "names no file"),
         (["*.tsv"], "names no file"),

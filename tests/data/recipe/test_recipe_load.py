@@ -156,7 +156,7 @@ def test_a_mistake_is_reported_with_its_line_and_a_fix(recipe, tmp_path, text, l
 def test_a_file_that_is_not_a_recipe_is_refused(tmp_path):
     with pytest.raises(PenstockError, match="a folder, not a recipe; name the file in it"):
         load_recipe(tmp_path)
-    with pytest.raises(PenstockError, match=r"no such file; write one: name a TOML file with"):
+    with pytest.raises(PenstockError, match=r"no such file; name raw files, or write a TOML"):
         load_recipe(tmp_path / "none.toml")
     (tmp_path / "ok.toml").write_text(SHORTEST)
     with pytest.raises(PenstockError, match=r"write FIELD=VALUE, such as tokens\.vocab=65536"):

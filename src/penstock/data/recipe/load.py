@@ -25,7 +25,7 @@ RECIPE = Schema(
     Recipe,
     noun="recipe",
     start=_START,
-    absent=_START.replace("write", "write one: name a TOML file with"),
+    absent=_START.replace("write", "name raw files, or write a TOML file that has"),
     override="tokens.vocab=65536",
     reference="penstock schema --recipe --markdown",
     missing={("source",): _START.removeprefix("write ")},

@@ -205,9 +205,9 @@ class ModelSection(Section):
         needed += ["experts_active", "expert_ffn"] if self.experts else ["ffn"]
         missing = [name for name in needed if name not in given]
         if missing:
-            listed = ", ".join(missing)
+            listed, them = ", ".join(missing), "it" if len(missing) == 1 else "them"
             raise InvalidFields(
-                ("", f'an own shape also needs {listed}; write them or preset = "llama-3m"')
+                ("", f'an own shape also needs {listed}; write {them} or preset = "llama-3m"')
             )
 
     @model_validator(mode="after")
