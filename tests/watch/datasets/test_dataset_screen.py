@@ -127,3 +127,14 @@ def test_bars_and_lines_of_blocks():
     assert bar(1, 10**9, width=4) == "▏"
     assert bar(0, 5) == ""
     assert spark([0, 1, 8, 8]) == " ▁██"
+
+
+def test_a_dataset_of_pairs_says_that_they_are_padded() -> None:
+    plain = made_summary.summarize()
+    manifest = replace(plain.manifest, packed=128, pairs=True)
+    said = screen.packing(replace(plain, manifest=manifest))
+    assert said.startswith("pairs: two sequences of 128 tokens each, padded")
+    assert "longer answer is cut" in said
+    assert not screen.packing(replace(plain, manifest=replace(manifest, pairs=False))).startswith(
+        "pairs"
+    )

@@ -61,6 +61,8 @@ def head(summary: DatasetSummary) -> list[Text]:
 def packing(summary: DatasetSummary) -> str:
     """Return a line on how documents were packed and cut."""
     most = summary.manifest.packed
+    if summary.manifest.pairs:
+        return f"pairs: two sequences of {most:,} tokens each, padded; a longer answer is cut"
     text = f"packed: {plural(summary.pieces, 'piece')} of at most {most:,} tokens"
     if summary.long is None:
         return f"{text}; longer documents are cut"
