@@ -30,7 +30,7 @@ class Rented:
     spot_ticks: int
     on_demand_ticks: int
     ticks: int  # until it was done
-    done: bool
+    done: bool  # in time
     changes: int
     switched_at: int | None  # the tick from which on-demand was used to the end
 
@@ -63,6 +63,8 @@ def play(
             left * terms.look_s, (deadline - tick) * terms.look_s, now, there, history
         )
         chosen = policy(state, terms)
+        if chosen == "wait" and tick >= deadline:
+            break  # a policy without on-demand gives up here
         assert chosen != "spot" or there, "a policy cannot use spot that is not there"
         if chosen != now and chosen != "wait":
             warm, changes = restart, changes + 1
@@ -78,7 +80,8 @@ def play(
         history = history.seen(there, terms.look_s, there_before)
         there_before = there
         tick += 1
-    return Rented(spot_ticks, on_demand_ticks, tick, tick <= deadline, changes, switched_at)
+    in_time = left == 0 and tick <= deadline
+    return Rented(spot_ticks, on_demand_ticks, tick, in_time, changes, switched_at)
 
 
 def cheapest(available: Sequence[bool], work: int, deadline: int, terms: RentTerms) -> float | None:
