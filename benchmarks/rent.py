@@ -1,6 +1,6 @@
 """The rule for spot and on-demand on recorded spot traces, beside the best policy in hindsight.
 
-    python benchmarks/rent.py TRACES.csv
+    python benchmarks/rent.py TRACES.csv [--ratio 3] [--restart-s 720] [--hours 24] [--starts 6]
 
 TRACES: CSV with `start_s`, `end_s`, `available`; rows with equal `kind`, `nodes`, `collection`,
 `zone` and `resource` are one trace. A job of 24 h (a third of a shorter trace) starts at up to six
@@ -10,14 +10,14 @@ counts in a tick if all instances were there all the time. The rule knows nothin
 beforehand. Each cell: the rule over hindsight (spot until the last moment, on-demand alone).
 """
 
+import argparse
 import csv
-import sys
 from collections import defaultdict
 
 from penstock.policy.spot import RentTerms, can_leave_on_demand, choose_capacity
 from penstock.simulate.rent.play import cheapest, play
 
-TICK_S, RESTART_S, RATIO, WORK_H, STARTS = 360.0, 720.0, 3.0, 24.0, 6
+TICK_S = 360.0
 STRETCH = (1.15, 1.5, 2.0)
 KEY = ("kind", "nodes", "collection", "zone", "resource")
 
@@ -41,33 +41,34 @@ def greedy(state, terms):
     return "spot" if state.spot else "wait"
 
 
-def main(path):
+def main(path, ratio, restart_s, hours, number):
+    """Print the table and its means."""
     traces = defaultdict(list)
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
             traces[tuple(row[name] for name in KEY)].append(row)
-    terms = RentTerms(RESTART_S, TICK_S, RATIO)
-    restart = round(RESTART_S / TICK_S)
+    terms = RentTerms(restart_s, TICK_S, ratio)
+    restart = round(restart_s / TICK_S)
     print(f"{'trace':52} {'there':>6} " + "".join(f"{f'× {s}':>22}" for s in STRETCH))
     sums = {s: [0.0, 0.0, 0.0, 0.0, 0, 0, 0] for s in STRETCH}
     for key, rows in traces.items():
         there = ticks_of(rows)
-        work = min(int(WORK_H * 3600 / TICK_S), len(there) // 3)
+        work = min(int(hours * 3600 / TICK_S), len(there) // 3)
         cells = []
         for stretch in STRETCH:
             deadline = round((work + restart) * stretch)
             last = len(there) - deadline
-            starts = sorted({last * i // (STARTS - 1) for i in range(STARTS)})
+            starts = sorted({last * i // (number - 1) for i in range(number)})
             own = best = plain = alone = 0.0
             for start in starts:
                 part = there[start : start + deadline]
                 ours = play(part, work, deadline, terms, choose_capacity)
                 other = play(part, work, deadline, terms, greedy)
                 hindsight = cheapest(part, work, deadline, terms)
-                own += ours.cost(RATIO)
-                plain += other.cost(RATIO)
+                own += ours.cost(ratio)
+                plain += other.cost(ratio)
                 best += hindsight
-                alone += (work + restart) * RATIO
+                alone += (work + restart) * ratio
                 sums[stretch][5] += not ours.done
                 sums[stretch][6] += not other.done
                 sums[stretch][4] += 1
@@ -86,4 +87,11 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    asked = argparse.ArgumentParser()
+    asked.add_argument("traces")
+    asked.add_argument("--ratio", type=float, default=3.0)
+    asked.add_argument("--restart-s", type=float, default=720.0)
+    asked.add_argument("--hours", type=float, default=24.0)
+    asked.add_argument("--starts", type=int, default=6)
+    given = asked.parse_args()
+    main(given.traces, given.ratio, given.restart_s, given.hours, given.starts)

@@ -67,7 +67,7 @@ def rent(
         raise PenstockError(f"--deadline {deadline}: write more than 0")
     of_run, of_failures = given.split(overrides or [])
     run, _ = known_shape(load(file, of_run))
-    failures = given.changed(FailuresSection(repair=REPLACED), of_failures)  # type: ignore[arg-type]
+    failures = given.changed(FailuresSection(repair=REPLACED), of_failures)
     wanted = Wanted(by_s, accelerators, nodes, lives, seed, read_trace(trace) if trace else None)
     listed = read_offers(offers) if offers else of_catalog()
     with show.err.status("living") as status:

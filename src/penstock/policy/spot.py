@@ -41,7 +41,7 @@ class SpotHistory:
 
 
 # Before anything was seen: there three quarters of the time, eight hours at a stretch. It weighs 32
-# hours. It is the best of three such guesses on recorded traces (benchmarks/rent.py).
+# hours. Chosen with the rule's other constants among 36 variants on recorded traces (docs/log.md).
 UNKNOWN = SpotHistory(24 * 3600.0, 8 * 3600.0, 3.0)
 
 
