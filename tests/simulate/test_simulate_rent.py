@@ -105,6 +105,11 @@ def test_no_offer_fits():
         ranked(offer("a", 0.6, chip="RTX 4090"))
 
 
+def test_a_wrong_seed_is_no_fault_of_the_offers():
+    with pytest.raises(PenstockError, match="^--seed -1"):
+        ranked(offer("a", 2.0), seed=-1)
+
+
 def test_the_catalog_has_offers_with_dates():
     found = of_catalog()
     assert {one.row.term for one in found} == {"on-demand", "spot"}

@@ -128,6 +128,7 @@ def rank(
     progress: Callable[[str], None] = lambda what: None,
 ) -> Ranking:
     """Rank offers for a run; refuse when none fits."""
+    asked = Question(wanted.lives, wanted.seed)
     lived: dict[tuple[str, int | None, int], Simulation | str] = {}
     ranked: list[Ranked] = []
     left_out: dict[str, None] = {}  # in order, each once
@@ -138,7 +139,7 @@ def rank(
             key = (offer.accelerator, row.per_node or fewer, nodes)
             if key not in lived:
                 progress(f"living {offer.accelerator} on {nodes} nodes")
-                lived[key] = _live(run, key, wanted, failures)
+                lived[key] = _live(run, key, asked, failures)
             done = lived[key]
             if isinstance(done, str):
                 left_out[f"{offer.accelerator}, {nodes} nodes: {done}"] = None
@@ -175,7 +176,7 @@ def _usual(accelerator: str) -> int:
 
 
 def _live(
-    run: Run, key: tuple[str, int | None, int], wanted: Wanted, failures: FailuresSection
+    run: Run, key: tuple[str, int | None, int], asked: Question, failures: FailuresSection
 ) -> Simulation | str:
     """Live the run on a machine; return why, where it cannot run there."""
     name, per_node, nodes = key
@@ -189,9 +190,7 @@ def _live(
     }
     table.get("guard", {}).pop("spares", None)  # a provider replaces nodes
     try:
-        return simulate(
-            load_table(table), Question(wanted.lives, wanted.seed, None, None), failures
-        )
+        return simulate(load_table(table), asked, failures)
     except PenstockError as error:
         return str(error).splitlines()[0].partition(". ")[0]  # the rest is advice for one machine
 
