@@ -106,7 +106,7 @@ def test_no_offer_fits():
 
 
 def test_a_wrong_seed_is_no_fault_of_the_offers():
-    with pytest.raises(PenstockError, match="^--seed -1"):
+    with pytest.raises(PenstockError, match=r"^--seed -1"):
         ranked(offer("a", 2.0), seed=-1)
 
 
