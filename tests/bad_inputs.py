@@ -516,8 +516,31 @@ OTHER = [
         change=write("t.csv", "start_s,end_s,available\n5,9,1\n0,5,1\n"),
         about="a trace that is not sorted",
     ),
+    *(
+        Case(
+            "rent run.toml --offers o.csv",
+            named,
+            change=write("o.csv", f"provider,accelerator,usd_per_hour,term\n{row}\n"),
+            about=about,
+        )
+        for row, named, about in (
+            ("a,H100 SXM5,-2,spot", "usd_per_hour = -2", "a negative price"),
+            ("a,H900,2,spot", "H900", "an unknown accelerator"),
+            ("a,H100 SXM5,397,on-demand", "cents", "a price in cents"),
+            ("a,H100 SXM5,2,weekly", "weekly", "an unknown term"),
+        )
+    ),
+    Case("rent run.toml --offers nothere.csv", "nothere.csv"),
+    Case("rent run.toml --deadline soon", "--deadline"),
+    Case("rent run.toml --nodes 1 --accelerators 8", "--accelerators and --nodes"),
+    Case(
+        "rent run.toml --trace t.csv",
+        "t.csv:3",
+        change=write("t.csv", "start_s,end_s,available\n5,9,1\n0,5,1\n"),
+        about="a trace that is not sorted",
+    ),
     Case("trian run.toml", "trian"),
-    Case("rent run.toml", "rent"),
+    Case("compare a b", "compare"),
     Case("--nonsense", "--nonsense"),
 ]
 

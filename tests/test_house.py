@@ -32,6 +32,7 @@ SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
     "launch": [".", "hosts", "supervisor", "prepare"],
     "train": [".", "tasks", "export", "replicas", "optim", "parallel", "world"],
+    "simulate": ["rent", "."],
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",

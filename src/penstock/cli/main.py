@@ -60,6 +60,11 @@ VERBS = {
         "Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing.",
         WHAT_IF,
     ),
+    "rent": Verb(
+        "rent",
+        "Rank offers of accelerators by what a useful token costs, with the chance to be late.",
+        WHAT_IF,
+    ),
     "backtest": Verb(
         "backtest", "The planner against measured runs: your own, or published ones.", WHAT_IF
     ),
@@ -84,8 +89,7 @@ VERBS = {
 }
 # Verbs of the design that do not exist yet: the error says so, rather than "no such command".
 NOT_YET = (
-    "compare", "rent",
-    "doctor",
+    "compare", "doctor",
 )  # fmt: skip
 
 

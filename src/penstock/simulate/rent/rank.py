@@ -1,0 +1,302 @@
+"""Offers in the order of what a useful token costs, with the chance to miss a deadline.
+
+Each machine (accelerator, accelerators of a node, nodes) is planned and lived once: the planner's
+fastest layout that fits, with node failures. Its lives serve all offers of that machine. For spot,
+each life is then played by `policy/spot.py` against drawn or recorded availability.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.life.life import DAY_S
+from penstock.policy.spot import Capacity, RentState, RentTerms
+from penstock.run.clusters.file import FailuresSection
+from penstock.run.load import load_table
+from penstock.run.save import to_table
+from penstock.run.schema.run import Run
+from penstock.simulate.draws import generator
+from penstock.simulate.rent.offers import Offer
+from penstock.simulate.rent.play import Rented, play
+from penstock.simulate.result import Simulation, Spread
+from penstock.simulate.simulate import Question, simulate
+from penstock.simulate.traces import Trace
+
+SIZES = (1, 2, 4, 8)  # nodes that are tried when none are asked for
+LATE = 0.05  # an offer that is late more often than this ranks behind those in time
+TICKS = 1000  # of a deadline, at most: the grain of spot
+SHORTEST_TICK_S = 60.0
+LONGEST_WAIT = 20  # times its work, until a run on spot alone is taken to be late
+REPLACED = "10 min"  # until a provider has replaced a node (estimated)
+BOOT_S = 300.0  # until a rented node is up and has the software (estimated)
+_SPOT = 2**62  # the streams that availability is drawn from: no life has these numbers
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of the offers."""
+
+    deadline_s: float | None = None
+    accelerators: int | None = None
+    nodes: int | None = None
+    lives: int = 50
+    seed: int = 0
+    trace: Trace | None = None  # of spot; without it, availability is drawn
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One offer at one size."""
+
+    offer: Offer
+    nodes: int
+    lived: Simulation
+    usd: Spread
+    days: Spread
+    late: float | None  # the share of lives; None without a deadline
+    fallback: Offer | None  # on-demand, for a run on spot with a deadline
+    restart_s: float
+    spot_share: float  # of the rented hours
+
+    @property
+    def tokens(self) -> float:
+        return self.lived.plan.life.steps * self.lived.plan.step.tokens
+
+    @property
+    def usd_per_million(self) -> float:
+        """Return USD for a million tokens that end in the model, by the median life."""
+        return self.usd.p50 / self.tokens * 1e6
+
+    @property
+    def key(self) -> tuple[bool, float, float]:
+        return ((self.late or 0.0) > LATE, self.usd_per_million, self.days.p50)
+
+    def to_json(self) -> dict[str, Any]:
+        row, own = self.offer.row, self.lived.own
+        return {
+            "provider": row.provider,
+            "region": row.region,
+            "accelerator": self.offer.accelerator,
+            "term": row.term,
+            "with_on_demand": self.fallback and self.fallback.label,
+            "usd_per_hour": row.usd_per_hour,
+            "source": self.offer.source,
+            "nodes": self.nodes,
+            "accelerators": own.ranks,
+            "layout": self.lived.plan.job.layout.to_json(),
+            "tokens_per_s": self.lived.plan.tokens_per_s,
+            "usd_per_million_tokens": self.usd_per_million,
+            "usd": self.usd.to_json(),
+            "days": self.days.to_json(),
+            "late": self.late,
+            "spot_share": self.spot_share,
+            "restart_s": self.restart_s,
+            "interruptions_assumed": self.offer.assumed,
+        }
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All offers that fit, best first, and why others do not."""
+
+    run: Run
+    wanted: Wanted
+    ranked: tuple[Ranked, ...]
+    left_out: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        by_s = self.wanted.deadline_s
+        return {
+            "run": self.run.name,
+            "deadline_days": None if by_s is None else by_s / DAY_S,
+            "tokens": self.ranked[0].tokens,
+            "offers": [one.to_json() for one in self.ranked],
+            "left_out": list(self.left_out),
+        }
+
+
+def rank(
+    run: Run,
+    offers: Sequence[Offer],
+    wanted: Wanted,
+    failures: FailuresSection,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Ranking:
+    """Rank offers for a run; refuse when none fits."""
+    asked = Question(wanted.lives, wanted.seed)
+    lived: dict[tuple[str, int | None, int], Simulation | str] = {}
+    ranked: list[Ranked] = []
+    left_out: dict[str, None] = {}  # in order, each once
+    for offer in offers:
+        row = offer.row
+        for nodes in _sizes(offer, wanted):
+            fewer = wanted.accelerators if nodes == 1 else None  # part of a usual node
+            key = (offer.accelerator, row.per_node or fewer, nodes)
+            if key not in lived:
+                progress(f"living {offer.accelerator} on {nodes} nodes")
+                lived[key] = _live(run, key, asked, failures)
+            done = lived[key]
+            if isinstance(done, str):
+                left_out[f"{offer.accelerator}, {nodes} nodes: {done}"] = None
+            elif wanted.accelerators and done.own.ranks != wanted.accelerators:
+                left_out[f"{offer.accelerator}: no {wanted.accelerators} in whole nodes"] = None
+            elif row.nodes_available is not None and nodes > row.nodes_available:
+                left_out[f"{offer.label}: {row.nodes_available} nodes, {nodes} wanted"] = None
+            else:
+                found = _priced(offer, nodes, done, offers, wanted)
+                if found:
+                    ranked.append(found)
+                else:
+                    left_out[f"{offer.label} {offer.accelerator} spot alone does not finish"] = None
+    if not ranked:
+        why = "; ".join(list(left_out)[:3]) or "there are none"
+        raise RunFailed(f"no offer fits: {why}. Give other offers, or another --nodes")
+    return Ranking(run, wanted, tuple(sorted(ranked, key=lambda one: one.key)), tuple(left_out))
+
+
+def _sizes(offer: Offer, wanted: Wanted) -> Iterator[int]:
+    """Yield the numbers of nodes to try."""
+    if wanted.nodes:
+        yield wanted.nodes
+    elif wanted.accelerators:
+        per_node = offer.row.per_node or _usual(offer.accelerator)
+        yield max(wanted.accelerators // per_node, 1)
+    else:
+        most = offer.row.nodes_available
+        yield from (n for n in SIZES if most is None or n <= most)
+
+
+def _usual(accelerator: str) -> int:
+    return of_catalog(accelerator, 10**6).per_node
+
+
+def _live(
+    run: Run, key: tuple[str, int | None, int], asked: Question, failures: FailuresSection
+) -> Simulation | str:
+    """Live the run on a machine; return why, where it cannot run there."""
+    name, per_node, nodes = key
+    table = to_table(run)
+    table.pop("layout", None)  # it was chosen for another machine
+    table["cluster"] = {
+        "use": name,
+        "nodes": nodes,
+        "accelerators": per_node or "all",
+        "usd_per_hour": 1.0,
+    }
+    table.get("guard", {}).pop("spares", None)  # a provider replaces nodes
+    try:
+        return simulate(load_table(table), asked, failures)
+    except PenstockError as error:
+        return str(error).splitlines()[0].partition(". ")[0]  # the rest is advice for one machine
+
+
+def _priced(
+    offer: Offer, nodes: int, done: Simulation, offers: Sequence[Offer], wanted: Wanted
+) -> Ranked | None:
+    """Return the cost of an offer; None for spot that most lives do not finish on."""
+    ranks, cost = done.own.ranks, done.plan.life.recovery
+    restart_s = BOOT_S + done.own.startup_s + done.own.load_s + done.own.interval_s / 2
+    egress = (offer.row.egress_usd_per_gb or 0.0) * cost.checkpoint_bytes / 1e9
+    by_s = wanted.deadline_s
+    hours = ranks / 3600
+    fallback = None
+    spot_share = 0.0
+    if offer.spot:
+        fallback = _fallback(offer, offers, nodes) if by_s is not None else None
+        played = [
+            _play(offer, fallback, nodes, wall_s, restart_s, wanted, number)
+            for number, wall_s in enumerate(done.wall_s.tolist())
+        ]
+        dear = fallback.row.usd_per_hour if fallback else 0.0
+        if not fallback and 2 * sum(one.done for one, _ in played) < len(played):
+            return None
+        walls = np.array([tick_s * one.ticks for one, tick_s in played])
+        usd = [
+            hours * tick_s * (one.spot_ticks * offer.row.usd_per_hour + one.on_demand_ticks * dear)
+            for one, tick_s in played
+        ]
+        rented = sum(one.spot_ticks + one.on_demand_ticks for one, _ in played)
+        spot_share = sum(one.spot_ticks for one, _ in played) / max(rented, 1)
+    else:
+        walls = done.wall_s + BOOT_S
+        usd = (walls * hours * offer.row.usd_per_hour).tolist()
+    late = None if by_s is None else float(np.mean(walls > by_s))
+    return Ranked(
+        offer,
+        nodes,
+        done,
+        Spread.of([one + egress for one in usd]),
+        Spread.of(walls / DAY_S),
+        late,
+        fallback,
+        restart_s,
+        spot_share,
+    )
+
+
+def _fallback(offer: Offer, offers: Sequence[Offer], nodes: int) -> Offer | None:
+    """Return the cheapest on-demand offer of the same machine, of the same provider if it can."""
+    fit = [
+        one
+        for one in offers
+        if one.row.term == "on-demand"
+        and (one.accelerator, one.row.per_node) == (offer.accelerator, offer.row.per_node)
+        and (one.row.nodes_available is None or nodes <= one.row.nodes_available)
+    ]
+    own = [one for one in fit if one.row.provider == offer.row.provider]
+    return min(own or fit, key=lambda one: one.row.usd_per_hour, default=None)
+
+
+def _play(
+    offer: Offer,
+    fallback: Offer | None,
+    nodes: int,
+    wall_s: float,
+    restart_s: float,
+    wanted: Wanted,
+    number: int,
+) -> tuple[Rented, float]:
+    """Play one life on spot: by the rule with a fallback, else waiting whenever spot is away."""
+    by_s = wanted.deadline_s if fallback and wanted.deadline_s else LONGEST_WAIT * wall_s
+    tick_s = max(min(by_s, 3 * wall_s) / TICKS, SHORTEST_TICK_S)
+    work, deadline = ceil(wall_s / tick_s), int(by_s / tick_s)
+    ratio = fallback.row.usd_per_hour / offer.row.usd_per_hour if fallback else 2.0
+    there = _availability(offer, nodes, deadline, tick_s, wanted, number)
+    terms = RentTerms(restart_s, tick_s, ratio)
+    if fallback:
+        return play(there, work, deadline, terms, history=offer.history), tick_s
+    return play(there, work, deadline, terms, spot_alone), tick_s
+
+
+def spot_alone(state: RentState, terms: RentTerms) -> Capacity:
+    """Use spot whenever it is there, and nothing else."""
+    return "spot" if state.spot else "wait"
+
+
+def _availability(
+    offer: Offer, nodes: int, ticks: int, tick_s: float, wanted: Wanted, number: int
+) -> list[bool]:
+    """Return whether all nodes are there in each tick, drawn or from the trace."""
+    luck = generator(wanted.seed, _SPOT + number)
+    if wanted.trace is not None:
+        trace = wanted.trace
+        at = (luck.uniform(0, trace.length_s) + tick_s * np.arange(ticks)) % trace.length_s
+        spans = np.searchsorted(trace.starts_s, at, side="right") - 1
+        found: list[bool] = (np.asarray(trace.nodes)[spans] >= nodes).tolist()
+        return found
+    known = offer.history
+    if known.down_s <= 0 or known.taken <= 0:
+        return [True] * ticks
+    up_s, down_s = known.up_s / known.taken, known.down_s / known.taken
+    there: list[bool] = []
+    now = bool(luck.random() < known.up_s / (known.up_s + known.down_s))
+    while len(there) < ticks:
+        length = max(round(luck.exponential(up_s if now else down_s) / tick_s), 1)
+        there += [now] * length
+        now = not now
+    return there[:ticks]
