@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import made_lives as made
 from penstock.ledger.causes import Cause
-from penstock.simulate.account import Account
+from penstock.simulate.account import LifeAccount
 from penstock.simulate.causes import CAUSES, hardware_classes
 from penstock.simulate.draws import Draws, generator
 from penstock.simulate.pool import NodePool
@@ -184,13 +184,13 @@ def test_a_trace_that_takes_all_nodes_stops_the_run() -> None:
 
 def test_closed_form_work_equals_many_short_stretches() -> None:
     own = made.conditions()
-    whole, cut = Account(own), Account(own)
+    whole, cut = LifeAccount(own), LifeAccount(own)
     whole.work(100_000.0)
     for _ in range(1000):
         cut.work(100.0)
     assert cut.step == pytest.approx(whole.step)
     assert cut.durable_step() == whole.durable_step()
     assert cut.seconds == pytest.approx(whole.seconds)
-    again = Account(own)
+    again = LifeAccount(own)
     again.work(again.seconds_to_step(5000))
     assert again.step == pytest.approx(5000)

@@ -27,7 +27,7 @@ PEER_WAIT, DATA_WAIT, CHECKPOINT, EVALUATE, STARTUP, DOWN, REDO = (
 )
 
 
-class Account:
+class LifeAccount:
     """The time, the progress and the seconds by cause of one life."""
 
     def __init__(self, own: Conditions) -> None:

@@ -17,14 +17,14 @@ from penstock.simulate.conditions import NOTICED_S, Conditions
 from penstock.simulate.draws import Draws
 from penstock.simulate.fleets import FleetRates, software_at
 from penstock.simulate.record import Recorder
-from penstock.simulate.recovery import LifeResult, Recovery
+from penstock.simulate.recovery import LifeResult, SimulatedRecovery
 
 CLASSES = hardware_classes()
 SUMS = list(accumulate(one.share for one in CLASSES))
 INFANT_S = 21 * 86400.0  # over which new machines settle (estimated)
 
 
-class Life(Recovery):
+class Life(SimulatedRecovery):
     """What fails in one life, and when."""
 
     def __init__(

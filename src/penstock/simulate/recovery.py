@@ -14,7 +14,7 @@ from penstock.plan.life.recovery import STARTUP_GROWTH
 from penstock.policy import preempt, quorum, restart, shrink
 from penstock.policy.quorum import LiveReplica, QuorumState
 from penstock.policy.spares import AvailableHost, reason_to_restart
-from penstock.simulate.account import CHECKPOINT, DOWN, STARTUP, Account
+from penstock.simulate.account import CHECKPOINT, DOWN, STARTUP, LifeAccount
 from penstock.simulate.causes import PREEMPTION, FaultClass
 from penstock.simulate.conditions import NOTICED_S, PERSON_S, REGROUP_S, Conditions
 from penstock.simulate.draws import Draws
@@ -51,14 +51,14 @@ def _decide(
     return state.replicas[0], actions
 
 
-class Recovery:
+class SimulatedRecovery:
     """The state of one life, and its ways back to work."""
 
     def __init__(
         self, own: Conditions, rates: FleetRates, draws: Draws, record: Recorder | None
     ) -> None:
         self.own, self.draws, self.record = own, draws, record
-        self.account = Account(own)
+        self.account = LifeAccount(own)
         self.pool = NodePool(own, draws)
         self.result = LifeResult(rates, fewest_spares=own.spares)
         self.events: list[tuple[float, int, Callable[[], None]]] = []

@@ -21,7 +21,7 @@ MOST = 64  # combinations
 
 
 @dataclass(frozen=True)
-class Variant:
+class SimulatedVariant:
     """One combination and its outcome."""
 
     changes: tuple[str, ...]  # FIELD=VALUE
@@ -37,7 +37,7 @@ class Comparison:
     """All combinations of a question."""
 
     fields: tuple[str, ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[SimulatedVariant, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -87,14 +87,14 @@ def vary(
     combinations = list(product(*(values for _, values in axes)))
     if len(combinations) > MOST:
         raise PenstockError(f"--vary: {len(combinations)} combinations; at most {MOST} are lived")
-    variants: list[Variant] = []
+    variants: list[SimulatedVariant] = []
     for values in combinations:
         changes = tuple(f"{axes[i][0]}={value}" for i, value in enumerate(values))
         progress(f"living {', '.join(changes)} ({len(variants) + 1} of {len(combinations)})")
         of_run, of_failures = given.split(changes)
         changed = load_table(to_table(run), of_run) if of_run else run
         rates = given.changed(failures, of_failures) if of_failures else failures
-        variants.append(Variant(changes, simulate(changed, asked, rates)))
+        variants.append(SimulatedVariant(changes, simulate(changed, asked, rates)))
     return Comparison(tuple(name for name, _ in axes), tuple(variants))
 
 
