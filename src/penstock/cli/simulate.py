@@ -1,12 +1,16 @@
 """`penstock simulate`: live a run many times before it is paid for."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import show
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.run.folder import RunFolder
+    from penstock.simulate.result import Simulation
 
 
 def simulate(
@@ -61,9 +65,10 @@ def simulate(
     from penstock.plan.not_here import known_shape
     from penstock.run.load import load
     from penstock.run.schema.quantity import BadQuantity, duration_s
-    from penstock.simulate import given, picture, screen
+    from penstock.simulate import given, picture
     from penstock.simulate import vary as varying
     from penstock.simulate.calibrate import seen_in
+    from penstock.simulate.journal import write_run
     from penstock.simulate.simulate import Question, stated_failures
     from penstock.simulate.simulate import simulate as live
     from penstock.simulate.traces import read_trace
@@ -109,18 +114,20 @@ def simulate(
         )
     if svg:
         show.write_page(svg, picture.svg(done), "--svg")
-    if out:
-        from penstock.simulate.journal import write_run
+    written = write_run(done, out) if out else None
+    if not printed:
+        _print_lives(done, written, json)
 
-        written = write_run(done, out)
-    if printed:
-        return
+
+def _print_lives(done: "Simulation", written: "RunFolder | None", json: bool) -> None:
+    from penstock.simulate import screen
+
     if json:
-        show.print_json(done.to_json() | ({"written": str(written.path)} if out else {}))
+        show.print_json(done.to_json() | ({"written": str(written.path)} if written else {}))
         return
     for line in screen.lines(done):
         show.out.print(line, markup=False, soft_wrap=True)
-    if out:
+    if written:
         show.out.print(
             f"written        {written.path}: `penstock report {written.path}`",
             markup=False,

@@ -4,6 +4,7 @@
 a real run: restart, quorum, spares, shrink and preempt.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -51,7 +52,7 @@ def _decide(
     return state.replicas[0], actions
 
 
-class SimulatedRecovery:
+class SimulatedRecovery(ABC):
     """The state of one life, and its ways back to work."""
 
     def __init__(
@@ -75,19 +76,19 @@ class SimulatedRecovery:
         share = max(own.nodes / own.replicas, 1.0) / own.nodes
         self.replica_start_s = own.startup_s * share**STARTUP_GROWTH + own.load_s
 
+    @abstractmethod
     def per_s(self) -> float:
         """Return the rate of all that may happen by chance."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail_while_down(self, per_s: float) -> set[int] | None:
         """Let something fail while no rank works; return the replicas that it hit. An empty set is
         all of them, None is nothing.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def work(self, seconds: float) -> None:
         """Train for so many seconds, in which nothing changes."""
-        raise NotImplementedError
 
     def _finish_step(self) -> None:
         """End the step under way: a change that nothing forces comes after it."""
