@@ -4,11 +4,18 @@ Written by hand or by `penstock probe`. Whatever is left out comes from the cata
 name of an accelerator and the number of nodes are enough.
 """
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from penstock.run.clusters.probe import ProbeSection
+from penstock.run.schema.engines import (
+    KubernetesSection,
+    Launcher,
+    SkySection,
+    SlurmSection,
+    SshSection,
+)
 from penstock.run.schema.machine_fields import AtLeastOne, Flops, Kind, Latency, Rate, Size, Watts
 from penstock.run.schema.section import (
     InvalidFields,
@@ -20,7 +27,6 @@ from penstock.run.schema.section import (
     Text,
 )
 
-Launcher = Literal["local", "slurm", "kubernetes", "sky", "ssh"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 
 
@@ -132,6 +138,12 @@ class ClusterFile(Section):
     site: SiteSection = Field(SiteSection(), description="The place.")
     price: PriceSection = Field(PriceSection(), description="The price.")
     failures: FailuresSection = Field(FailuresSection(), description="The failures.")
+    slurm: SlurmSection = Field(SlurmSection(), description="Submission to Slurm.")
+    ssh: SshSection = Field(SshSection(), description="Hosts that are reached by ssh.")
+    kubernetes: KubernetesSection = Field(
+        KubernetesSection(), description="A JobSet on Kubernetes."
+    )
+    sky: SkySection = Field(SkySection(), description="A SkyPilot task on a rented cloud.")
     probe: ProbeSection | None = Field(None, description="What a probe measured.")
 
     @model_validator(mode="after")

@@ -1,11 +1,18 @@
 """`[cluster]`: the machines a run uses."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from penstock.catalog import sites
 from penstock.errors import PenstockError
+from penstock.run.schema.engines import (
+    KubernetesSection,
+    Launcher,
+    SkySection,
+    SlurmSection,
+    SshSection,
+)
 from penstock.run.schema.section import (
     CountOrAll,
     InvalidFields,
@@ -36,9 +43,7 @@ class ClusterSection(Section):
         description='Network interface by which nodes reach each other, such as "eth0"; nothing '
         "listens on others. Left out, all of them do.",
     )
-    launcher: Literal["local", "slurm", "kubernetes", "sky", "ssh"] = Field(
-        "local", description="Where the processes of the run come from."
-    )
+    launcher: Launcher = Field("local", description="Where the processes of the run come from.")
     usd_per_hour: NotNegative | None = Field(
         None,
         description="Price of one accelerator for an hour; wins over a cluster file's. "
@@ -52,6 +57,12 @@ class ClusterSection(Section):
     carbon: NotNegative | None = Field(
         None, description="gCO2e per kWh, where you know better than the catalog."
     )
+    slurm: SlurmSection = Field(SlurmSection(), description="Submission to Slurm.")
+    ssh: SshSection = Field(SshSection(), description="Hosts that are reached by ssh.")
+    kubernetes: KubernetesSection = Field(
+        KubernetesSection(), description="A JobSet on Kubernetes."
+    )
+    sky: SkySection = Field(SkySection(), description="A SkyPilot task on a rented cloud.")
 
     @model_validator(mode="after")
     def _a_known_site(self) -> Self:

@@ -1,0 +1,1 @@
+"""Engines: what starts `penstock train` once on every node of a cluster."""

@@ -1,0 +1,103 @@
+"""The interface of an engine: refuse what cannot run, show, submit, ask for and cancel a job.
+
+An engine only starts `penstock train` once per node. The hosts then meet, restart and heal by
+themselves (`launch/hosts/`), the same as if someone had typed the command on each of them.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from penstock.files import write_atomic
+from penstock.run.schema.run import Run
+
+NODE_OF = "PENSTOCK_NODE_OF"
+"""Environment variable that an engine sets on a node: its own name. `train` then takes part in the
+run there and submits nothing."""
+
+
+def on_a_node() -> bool:
+    """Return whether an engine started this process as one node of a run."""
+    return bool(os.environ.get(NODE_OF))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an engine is to start: a run file as the nodes will read it, from a working folder."""
+
+    run: Run
+    run_file: Path
+    """The whole run, resolved, which every node reads."""
+    folder: Path
+    """Folder that the command was given in; relative paths in the run file mean this one."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that an engine has accepted, as `submission.json` of the run folder keeps it."""
+
+    engine: str
+    job: str
+    """Name of the job in the words of the engine: Slurm's job id, a JobSet's name, …"""
+    submitted: float
+    detail: dict[str, str]
+
+    def save(self, folder: Path) -> None:
+        write_atomic(folder / "submission.json", json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read_submission(folder: Path) -> Submission | None:
+    """Return what was submitted for a run folder, or None where it was started by hand."""
+    try:
+        return Submission(**json.loads((folder / "submission.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class JobPhase(StrEnum):
+    """Phase of a submitted job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+    """The engine does not answer, or no longer knows the job."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """State of a submitted job, in the engine's words where people read it."""
+
+    phase: JobPhase
+    words: str
+    """Such as "waits for resources (3 jobs before it)" or "ended: out of memory"."""
+    nodes: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """What starts a run's nodes."""
+
+    name: str
+
+    def refusals(self, job: Job) -> list[str]:
+        """Return why this job cannot be submitted: field, value and fix, one line each."""
+        ...
+
+    def text(self, job: Job) -> str:
+        """Return exactly what `submit` would submit, for `--dry-run`."""
+        ...
+
+    def submit(self, job: Job) -> Submission:
+        """Submit the job and return at once."""
+        ...
+
+    def state(self, submission: Submission) -> JobState:
+        """Return the state of a submitted job."""
+        ...
+
+    def cancel(self, submission: Submission) -> None:
+        """End the job and everything that it started; return when nothing of it is left."""
+        ...
