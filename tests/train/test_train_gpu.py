@@ -60,7 +60,7 @@ def test_a_slow_copy_is_waited_for() -> None:
     device = torch.device("cuda", 0)
     loader = DeviceLoader(Numbered(), device)
     for number in range(5):
-        with torch.cuda.stream(loader._beside):
+        with torch.cuda.stream(loader._copy_stream):
             torch.cuda._sleep(300_000_000)
         start = (7 + number) * SHAPE[0]
         (micro,) = loader.read(start, start + SHAPE[0]).micros(1, SHAPE[0])
