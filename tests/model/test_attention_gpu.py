@@ -43,7 +43,8 @@ SHAPES = {
         activation="clamped",
     ),
 }
-NEAR = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1}
+# Angles of the rotation are float32, as open models were trained, and devices differ in their last bit.
+NEAR = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 
 def loss_and_gradients(
