@@ -1,6 +1,7 @@
 """`check` and `plan` of data that is not built: said clearly, and planned all the same."""
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from penstock.cli.main import app
 from penstock.errors import PenstockError
 from penstock.meter.inventory import take_inventory
 from penstock.plan.hardware import cluster
+from penstock.run.load import load
 
 FILE = 'name = "c"\n[model]\npreset = "llama-3m"\n[train]\ntokens = "1M"\n'
 
@@ -87,3 +89,23 @@ def test_a_precision_that_this_device_lacks_is_refused(
     done = CliRunner().invoke(app, ["check", file, "train.precision=fp8"])
     assert isinstance(done.exception, PenstockError)
     assert "a CPU has no 8-bit matrix products" in str(done.exception)
+
+
+def test_tasks_and_outlets_are_shown_and_a_silent_server_is_a_note(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_set(tmp_path, np.arange(96001) % 300, [0], name="made")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/secret-path"
+        given = (f"data.dataset={made.folder}", f"log.webhook={url}", "log.tensorboard=true")
+        checked = say("check", file, *given)
+    assert "sends to   webhook, tensorboard\n" in checked
+    assert "does not answer" not in checked
+    noted = say("check", file, *given)  # the server is gone
+    assert "log.webhook: http://127.0.0.1/… does not answer" in noted
+    assert "secret-path" not in noted
+
+
+def test_a_limit_of_no_documents_is_refused_in_words_of_documents(file: str) -> None:
+    with pytest.raises(PenstockError, match="too few documents; write 1 or more"):
+        load(file, ["evaluate.tasks_limit=0", "evaluate.tasks=['t']"])

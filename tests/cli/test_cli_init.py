@@ -110,3 +110,16 @@ def test_pairs_fit_the_context_of_the_model(context: int, sequence: int, model: 
     assert (run.sequence, run.batch_samples) == (sequence, 16)
     assert verify(run).refused is None
     assert f"16 × 2 sequences × {sequence}\n" in Path("run.toml").read_text()
+
+
+def test_pairs_of_answers_are_for_another_kind_of_run(model: Path) -> None:
+    row = {"prompt": "How many?", "chosen": "Seven.", "rejected": "None."}
+    Path("pairs.jsonl").write_text(json.dumps(row) + "\n")
+    said = ["init", "finetune", "--model", "model", "--data", "pairs.jsonl"]
+    done = CliRunner().invoke(app, said, catch_exceptions=False)
+    assert "Note: pairs.jsonl holds chosen and rejected answers" in done.output
+    assert "`penstock init preference`" in done.output
+    said[1] = "preference"
+    done = CliRunner().invoke(app, [*said, "--force"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "Note" not in done.output

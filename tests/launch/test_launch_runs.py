@@ -193,7 +193,10 @@ def test_a_finished_run_says_so_and_a_longer_one_goes_on(undisturbed: dict[str, 
 
 def test_a_fork_trains_on_with_what_its_file_says(undisturbed: dict[str, Any]) -> None:
     path = undisturbed["path"]
-    with pytest.raises(PenstockError, match="begin at step 60 and the file ends at step 60"):
+    with pytest.raises(
+        PenstockError,
+        match=r"begin at step 60 and the file ends at step 60; write train\.steps=120$",
+    ):
         go(path, "train.learning_rate=1e-3", fork="short")
     still = go(path, "train.steps=62", "train.learning_rate=1e-9", "train.weight_decay=0", fork="a")
     decayed = go(

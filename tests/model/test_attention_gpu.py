@@ -43,7 +43,7 @@ SHAPES = {
         activation="clamped",
     ),
 }
-# Angles of the rotation are float32, as open models were trained, and devices differ in their last bit.
+# Angles are float32, as open models were trained, and devices differ in their last bits.
 NEAR = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 

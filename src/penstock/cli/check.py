@@ -24,12 +24,13 @@ def check(
     """Would `penstock train` start it, does it fit, and what will it do. Starts nothing."""
     from penstock.launch.verify import notes_of, verify
     from penstock.watch.outlets import process
+    from penstock.watch.outlets.reach import unreachable
 
     loaded = load(file, overrides or [])
     process.check(loaded)
     found = verify(loaded)
     run, refused = found.run, found.refused
-    notes = notes_of(found)
+    notes = [*notes_of(found), *unreachable(loaded)]
     if json:
         told = {
             "ok": refused is None,

@@ -37,12 +37,27 @@ def init(
     left = write_run_file(kind, out, force, model, data, _lengths(model, data))
     # The user's own model and rows can be checked without training.
     following = f"penstock {'train' if kind == 'pretrain' else 'check'} {out}"
+    hint = _hint(kind, data)
     if json:
         told = {"file": str(out), "kind": kind, **({"fill_in": left} if left else {})}
-        show.print_json({**told, "next": following})
+        show.print_json({**told, **({"note": hint} if hint else {}), "next": following})
         return
     fill_in = f" Fill in {' and '.join(left)}." if left else ""
     show.out.print(f"Wrote {out}.{fill_in} Next: {following}", markup=False, soft_wrap=True)
+    if hint:
+        show.out.print(f"Note: {hint}", markup=False, soft_wrap=True)
+
+
+def _hint(kind: str, data: str | None) -> str:
+    """Say when the rows are for another kind of run."""
+    if kind == "pretrain" or data is None:
+        return ""
+    from penstock.data.sources.guess import PAIR, guess_fields
+
+    pairs = guess_fields(data) == PAIR
+    if pairs and kind == "finetune":
+        return f"{data} holds chosen and rejected answers, which `penstock init preference` is for"
+    return ""
 
 
 def _lengths(model: str | None, data: str | None) -> InitLengths | None:

@@ -83,6 +83,11 @@ def _train(
 
     outlets.check(run)
     display = display_for_stdout(quiet=json)
+    if run.log.outlets:
+        from penstock.watch.outlets.reach import unreachable
+
+        for words in unreachable(run):
+            display.warning(words)
     from penstock.launch.start import start
 
     try:

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from penstock.data.read.run_tokenizer import keep_tokenizer
@@ -87,7 +87,7 @@ def _start(
         none = LaunchRecord()
         prepare(run, none, machine, listener).plan_launch(none)  # before the old one is put aside
         archive(folder, run)
-    with folder.lock(), _nothing_left(folder):
+    with _parent_left_as_found(folder.path.parent), folder.lock(), _nothing_left(folder):
         mended = repair_plan(folder)
         if fork is not None:
             fork_from(source, folder, run)
@@ -100,6 +100,18 @@ def _start(
         else:
             _launch(how, folder, machine, listener, began, mended, early)
     return folder
+
+
+@contextmanager
+def _parent_left_as_found(parent: Path) -> Iterator[None]:
+    """Remove the folder of all runs if this start made it and left nothing in it."""
+    there = parent.exists()
+    try:
+        yield
+    finally:
+        if not there:
+            with suppress(OSError):  # not empty, or never made
+                parent.rmdir()
 
 
 @contextmanager

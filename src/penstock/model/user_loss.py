@@ -33,8 +33,15 @@ def checked_loss(own: Callable[..., object], code: UserCode) -> TokenLoss:
             raise
         except Exception as error:
             raise OwnCodeError(f"{code.words}: it raised {code.describe_error(error)}") from error
-        if not isinstance(found, Tensor) or found.shape != targets_n.shape:
-            got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(found, Tensor):
+            got = "nothing" if found is None else f"a {type(found).__name__}"
+            fix = "is a `return` missing?" if found is None else "return a tensor"
+            raise PenstockError(
+                f"{code.words}: it gave {got}; it must return one loss per token, a tensor "
+                f"{list(targets_n.shape)}: {fix}"
+            )
+        if found.shape != targets_n.shape:
+            got = list(found.shape)
             raise PenstockError(
                 f"{code.words}: it gave {got} for logits {list(logits_nv.shape)} and targets "
                 f"{list(targets_n.shape)}; it must return one loss per token, "

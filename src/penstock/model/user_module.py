@@ -213,7 +213,7 @@ def logits_in(given: object, inputs_bs: Tensor) -> Tensor:
         if logits.dim() == 3 and logits.shape[:2] == inputs_bs.shape:
             return logits
     raise NoLogits(
-        f"model: forward gave {_output_words(given)} for tokens of shape "
+        f"model.module: forward gave {_output_words(given)} for tokens of shape "
         f"{tuple(inputs_bs.shape)}; it must give logits [batch, sequence, vocab], or a mean loss "
         "when it takes (tokens, targets); a tuple may hold more"
     )

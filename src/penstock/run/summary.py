@@ -38,8 +38,10 @@ def run_lines(run: Run) -> list[str]:
         "rate": _rate(run),
         "precision": run.train.precision + (", deterministic" if run.train.deterministic else ""),
         "evaluate": _evaluate(run),
+        **({"tasks": _tasks(run)} if run.evaluate.tasks else {}),
         "layout": _layout(run),
         "checkpoint": _checkpoint(run),
+        **({"sends to": ", ".join(run.log.outlets)} if run.log.outlets else {}),
     }
     return [secret.redact(f"{name:<11}{text}") for name, text in rows.items()]
 
@@ -103,6 +105,13 @@ def _evaluate(run: Run) -> str:
     if run.evaluate.every == "never" or not run.evaluate.holdout:
         return "never"
     return f"every {run.evaluate.every}, on a holdout of {show_share(run.evaluate.holdout)}"
+
+
+def _tasks(run: Run) -> str:
+    section = run.evaluate
+    every = "at the end" if section.tasks_every == "never" else f"every {section.tasks_every}"
+    limit = f", {section.tasks_limit} documents of each" if section.tasks_limit else ""
+    return f"{', '.join(section.tasks)}, {every}{limit}"
 
 
 def _layout(run: Run) -> str:

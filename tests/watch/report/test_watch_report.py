@@ -340,6 +340,18 @@ def validated(written: Written, *samples: int) -> None:
     written.end(0, 54.0, result="done", weights_hash="abcd" * 16)
 
 
+@pytest.mark.parametrize("raised", [False, True])
+def test_an_error_in_code_is_not_to_be_recovered_from(tmp_path: Path, raised: bool) -> None:
+    folder = made_run(tmp_path, killed_at=20)
+    if raised:
+        end = {"t": T0 + 30, "kind": "end", "result": "failed", "error": "ValueError: mine"}
+        with (folder.journal / "a0000-r00001.events").open("a") as file:
+            file.write(json.dumps(end) + "\n")
+    (lost,) = [a for a in advice(RunView(folder), most=20) if a.cause == "redo"]
+    assert ("raised an error" in lost.words) is raised
+    assert (lost.field is None) is raised
+
+
 @pytest.mark.parametrize(("samples", "halves"), [(6, 3), (1, None)])
 def test_advice_halves_what_is_held_out_and_not_what_could_be(
     written: Written, samples: int, halves: int | None

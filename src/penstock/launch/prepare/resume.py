@@ -204,6 +204,13 @@ def trained_weights(run: Run, vocab: int) -> Mapping[str, tuple[int, ...]]:
     return {name: size for name, size in tensor_shapes(shape).items() if not is_buffer(name)}
 
 
+def _longer(run: Run, steps: int) -> str:
+    """Say how to make a run longer, in the unit of its file."""
+    if run.train.tokens is not None:
+        return f"train.tokens={steps * run.batch_tokens}"
+    return f"train.steps={steps}"
+
+
 def renamed(run: Run, name: str) -> Run:
     """Return the run under another name, which must be a valid folder name."""
     try:
@@ -250,7 +257,7 @@ def fork_from(source: RunFolder, folder: RunFolder, run: Run) -> None:
     if not run.train.epochs and run.steps() <= good.step:
         raise PenstockError(
             f"--fork {folder.name}: it would begin at step {good.step} and the file ends at step "
-            f"{run.steps()}; write a larger train.tokens, or train.steps={2 * good.step}"
+            f"{run.steps()}; write {_longer(run, 2 * good.step)}"
         )
     folder.make()
     own = run_identity(DiskStore(folder.path), SingleProcess())

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from penstock.run.schema.quantity import Every
 from penstock.run.schema.section import (
     CountOrFlag,
+    Documents,
     EveryOrNever,
     InvalidFields,
     NotNegative,
@@ -57,7 +58,7 @@ class EvaluateSection(Section):
         Every(steps=1000),
         description='Steps or time between evaluations of `tasks`; "never" is at the end only.',
     )
-    tasks_limit: PositiveCount | None = Field(
+    tasks_limit: Documents | None = Field(
         None, description="Documents of each task that are evaluated; if not given, all."
     )
 

@@ -63,6 +63,7 @@ ServerOrExperiment = Annotated[
     PlainValidator(server_or_experiment),
     WithJsonSchema({"title": "address or text", "type": "string"}),
 ]
+OUTLETS = ("webhook", "wandb", "tensorboard", "mlflow", "trackio")  # fields of `[log]`
 
 
 class LogSection(Section):
@@ -97,3 +98,8 @@ class LogSection(Section):
         description="Steps or time between traces of a step, which say what is inside `compute`; "
         "the first comes after 20 steps.",
     )
+
+    @property
+    def outlets(self) -> tuple[str, ...]:
+        """Names of the outlets that the run has."""
+        return tuple(name for name in OUTLETS if getattr(self, name))

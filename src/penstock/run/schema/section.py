@@ -151,6 +151,7 @@ Tokens = Annotated[
 ]
 Steps = Annotated[int, PlainValidator(whole_number(1, "steps", '1000 or "1K"')), _count_schema]
 Width = Annotated[int, PlainValidator(whole_number(1, "elements", '4096 or "4Ki"')), _count_schema]
+Documents = Annotated[int, PlainValidator(whole_number(1, "documents", "100")), _count_schema]
 PositiveCount = Annotated[int, PlainValidator(whole_number(1, "units", most=10**6)), _count_schema]
 CountOrZero = Annotated[int, PlainValidator(whole_number(0, "units", most=10**6)), _count_schema]
 CountOrFlag = Annotated[

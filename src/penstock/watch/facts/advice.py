@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from penstock.catalog import accelerators
 from penstock.ledger.causes import Cause
-from penstock.ledger.journal.events import ABSENT, EvaluateSpan
-from penstock.ledger.journal.read import JournalLine
+from penstock.ledger.journal.events import ABSENT, AttemptFailed, EvaluateSpan, RankEnded
+from penstock.ledger.journal.read import JournalLine, lines_of
 from penstock.run.schema.quantity import Every
 from penstock.run.schema.run import Run
 from penstock.style import format_duration
@@ -196,6 +196,10 @@ def _startup(context: AdviceContext) -> Advice | None:
 
 def _lost(context: AdviceContext) -> Advice:
     guard, layout = context.run.guard, context.view.launch.layout
+    if error := _raised(context.view):
+        return context.say(
+            f"the code raised an error, which no way of recovery prevents: {error}", None
+        )
     if guard.mode == "restart" and layout.get("replicate", 1) > 1:
         why = "the other replicas go on while a lost one is healed"
         return context.change("guard.mode", "live", why, 0.9)
@@ -206,6 +210,19 @@ def _lost(context: AdviceContext) -> Advice:
         why = "saves as often as the failures that were seen make worth it"
         return context.change("guard.checkpoint", "auto", why, 0.5)
     return context.say("`penstock drill` shows which part of a recovery takes long here", None)
+
+
+def _raised(view: RunView) -> str:
+    """Return the error of the last fault if most faults were errors that code raised."""
+    faults = lines_of(view.supervisor_events, AttemptFailed)
+    ends = view.rank_events_of(RankEnded)
+    raised = {
+        (end.attempt, rank) for end in ends if end.event.result == "failed" for rank in end.ranks
+    }
+    by_code = [fault for fault in faults if (fault.event.attempt, fault.event.rank) in raised]
+    if 2 * len(by_code) <= len(faults):
+        return ""
+    return by_code[-1].event.reason.splitlines()[0][:200]
 
 
 def _unexplained(context: AdviceContext) -> Advice:

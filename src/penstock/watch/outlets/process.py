@@ -28,6 +28,7 @@ from penstock.ledger.journal.read import lines_of, next_attempt, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
+from penstock.run.schema.log import OUTLETS
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedText
 from penstock.watch.facts.run_view import RunView
@@ -41,7 +42,6 @@ LAST_S = 300.0  # after the run, to send what is left
 WAIT_S = 10.0  # that `penstock train` waits for that
 LOG = "outlets.log"
 LINES = 8  # of messages that the user sees
-OUTLETS = ("webhook", "wandb", "tensorboard", "mlflow", "trackio")  # fields of `[log]`
 
 
 class Outlet(Protocol):
@@ -63,10 +63,6 @@ class Outlet(Protocol):
 
     def close(self, result: str) -> None:
         """Finish; `result` is done, stopped, stopped early, failed or killed."""
-
-
-def has_outlets(run: Run) -> bool:
-    return any(getattr(run.log, name) for name in OUTLETS)
 
 
 def check(run: Run) -> None:
@@ -119,7 +115,7 @@ class OutletProcess(Listener):
         self.log: Path | None = None
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        if not has_outlets(RunView(folder).run):
+        if not RunView(folder).run.log.outlets:
             return
         events_read = len(read_events(folder.journal / SUPERVISOR))
         start = (folder.path, os.getpid(), events_read, next_attempt(folder.journal))

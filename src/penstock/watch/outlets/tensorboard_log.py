@@ -4,6 +4,7 @@ Values are in one folder of the run; events such as a crash are texts in its sub
 because TensorBoard drops everything after the step to which a run goes back.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ def check(written: bool | str) -> None:
             raise PenstockError(
                 f"log.tensorboard = {written}: {above} is a file; write a folder, or true for "
                 "one in the run folder"
+            )
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise PenstockError(
+                f"log.tensorboard = {written}: {above} cannot be written; write another folder, "
+                "or true for one in the run folder"
             )
 
 
