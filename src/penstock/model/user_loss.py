@@ -41,9 +41,9 @@ def checked_loss(own: Callable[..., object], code: UserCode) -> TokenLoss:
                 f"{list(targets_n.shape)}: {fix}"
             )
         if found.shape != targets_n.shape:
-            got = list(found.shape)
+            shape = list(found.shape)
             raise PenstockError(
-                f"{code.words}: it gave {got} for logits {list(logits_nv.shape)} and targets "
+                f"{code.words}: it gave {shape} for logits {list(logits_nv.shape)} and targets "
                 f"{list(targets_n.shape)}; it must return one loss per token, "
                 f'{list(targets_n.shape)}: write reduction="none" where you average'
             )
