@@ -12,8 +12,9 @@ from open_families import add_tokenizer, saved
 from penstock.cli.main import app
 from penstock.data.build.estimate import TokenEstimate, estimate_tokens
 from penstock.data.build.open import open_or_build
+from penstock.launch.prepare.nodes import find_devices
 from penstock.launch.prepare.prepare import settle_choices
-from penstock.launch.verify import find_devices, verify
+from penstock.launch.verify import verify
 from penstock.run.init import ENOUGH, InitLengths, choose_lengths, template
 from penstock.run.load import load
 from penstock.run.schema.run import Run

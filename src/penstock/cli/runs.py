@@ -13,7 +13,10 @@ from rich.table import Table
 
 from penstock.cli.show import Json, err, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, system_error
+from penstock.launch.engines.engine import JOB_LOGS, read_submission
+from penstock.launch.engines.table import job_of
 from penstock.run.folder import RunFolder, find_run, list_runs
+from penstock.run.load import load
 from penstock.secret import redact
 from penstock.style import format_loss
 from penstock.watch.facts.run_facts import RunFacts
@@ -102,6 +105,8 @@ def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
         view = RunView(folder)
         detail = progress_line(RunFacts(view)) if len(view.curve) else "no step yet"
         said = f"{folder.name}: {view.status}  {detail}"
+        if view.job and view.job.words:
+            said += f"  ({view.job.words})"
     out.print(said, markup=False)
 
 
@@ -152,19 +157,52 @@ def logs(
         err.print("nothing was printed")
 
 
-def stop(run: RunName, root: Root = "runs") -> None:
+def stop(
+    run: RunName,
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="End the job of a submitted run at once, without a save."),
+    ] = False,
+    root: Root = "runs",
+) -> None:
     """Ask a running run to save and stop."""
     folder = find_run(run, root)
+    if said := _stop_job(folder, now):
+        out.print(said, markup=False)
+        return
+    if now:
+        raise PenstockError(f"--now: run '{folder.name}' has no job of an engine; leave it out")
     if not folder.running():
         raise PenstockError(f"run '{folder.name}' is not running ({RunView(folder).status})")
     folder.request("stop")
     out.print(f"asked '{folder.name}' to save and stop after its current step")
 
 
+def _stop_job(folder: RunFolder, now: bool) -> str:
+    """Stop a run by the engine that started it; return what was done, or "" where none runs it."""
+    from penstock.launch.follow import stop_job
+
+    submission, state = read_submission(folder.path), job_of(folder.path)
+    if submission is None or state is None or state.phase == "ended":
+        return ""
+    if state.phase == "unknown" and not now:
+        raise PenstockError(
+            f"job {submission.job} of run '{folder.name}': {state.words}; try again when "
+            f"{submission.engine} answers"
+        )
+    run = load(folder.run_file, [{"name": folder.name, "dir": str(folder.path.parent)}])
+    return stop_job(run, submission, state, now)
+
+
 def _log_files(
     folder: RunFolder, rank: int | None, attempt: int | None
 ) -> Iterator[tuple[Path, str]]:
     numbers = sorted(int(p.name.removeprefix("attempt-")) for p in folder.logs.glob("attempt-*"))
+    if attempt is None and rank is None:
+        for path in sorted(folder.logs.glob(f"{JOB_LOGS}*")):
+            yield path, f"node output, {path.name}"
+    if not numbers and any(folder.logs.glob(f"{JOB_LOGS}*")):
+        return
     if not numbers:
         raise PenstockError(f"run '{folder.name}' has printed nothing yet: {folder.logs} is empty")
     chosen = numbers[-1] if attempt is None else attempt

@@ -1,6 +1,7 @@
 """`penstock train RUN`: plan, launch, feed, guard, account; goes on with a run that exists."""
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,10 +43,19 @@ def train(
             "--vary are combined. Given again, it goes on where it was.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Check it, print exactly what would be submitted or started, and end."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train a model. A run that exists goes on where it was."""
     output.outlive()
+    if dry_run:
+        _dry_run(run_file, overrides or [], fork or fresh or vary, json)
+        return
     if vary:
         if fork:
             raise PenstockError("--fork and --vary: a sweep starts runs of its own; give one")
@@ -54,9 +64,13 @@ def train(
     from penstock.run.load import load
 
     run = load(run_file, overrides or [])
+    from penstock.launch.engines.engine import submits
     from penstock.launch.supervisor import head_start
+    from penstock.run.clusters.apply import with_cluster_file
 
-    with head_start.begin(run) as early:  # it imports while this process does
+    run = with_cluster_file(run)
+    # The fork server imports while this process does.
+    with nullcontext() if submits(run) else head_start.begin(run) as early:
         folder, failed = _train(run, fork, fresh, json, early)
     from penstock.watch.report.screen import screen, summary  # not before the launch
 
@@ -74,7 +88,7 @@ def train(
 
 
 def _train(
-    run: "Run", fork: str | None, fresh: bool, json: bool, early: "HeadStart"
+    run: "Run", fork: str | None, fresh: bool, json: bool, early: "HeadStart | None"
 ) -> "tuple[RunFolder, RunFailed | None]":
     """Train a run; return its folder, and why it failed if it did."""
     from penstock.run.folder import RunFolder
@@ -97,6 +111,19 @@ def _train(
         if display.folder is None:  # nothing was started, so there is nothing to report
             raise
         return RunFolder(run.folder.with_name(fork or run.name)), error
+
+
+def _dry_run(file: str, overrides: list[str], more: object, json: bool) -> None:
+    from penstock.launch.dry_run import dry_run
+    from penstock.run.load import load
+
+    if more:
+        raise PenstockError("--dry-run: with a run file and overrides alone; leave the rest out")
+    found = dry_run(load(file, overrides))
+    if json:
+        print_json({"engine": found.engine, "text": found.text})
+    else:
+        out.print(found.text, markup=False, soft_wrap=True, highlight=False)
 
 
 def _sweep(file: str, overrides: list[str], vary: list[str], fresh: bool, json: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.guard.checkpoints import create_identity
+from penstock.launch.engines.engine import submits
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.launch_plan import BudgetLimit
 from penstock.launch.prepare.listener import Listener, SafeListener
@@ -24,6 +25,7 @@ from penstock.launch.prepare.resume import (
     renamed,
     report_start,
 )
+from penstock.launch.submit import submit_and_follow
 from penstock.launch.supervisor import addresses, head_start
 from penstock.launch.supervisor.attempt import has_trained
 from penstock.launch.supervisor.head_start import HeadStart
@@ -35,6 +37,7 @@ from penstock.meter.clock import now
 from penstock.meter.sampler import metered
 from penstock.plan.job.layout import Layout
 from penstock.policy.restart import WELL
+from penstock.run.clusters.apply import with_cluster_file
 from penstock.run.folder import RunFolder
 from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import with_model_config
@@ -51,12 +54,16 @@ def start(
     began: float | None = None,
     early: HeadStart | None = None,
 ) -> RunFolder:
-    """Train `run` to its end on this machine. Everything is recorded in the folder returned.
+    """Train `run` to its end. Everything is recorded in the folder returned.
 
-    `early` is its fork server, where the caller has started one.
+    With a launcher other than "local" it is submitted and followed, unless this is one of its
+    nodes. `early` is its fork server, where the caller has started one.
     """
     listener, began = SafeListener(listener or Listener()), began or now()
+    run = with_cluster_file(run)
     refuse_unsupported(run)
+    if submits(run):
+        return submit_and_follow(run, fork, fresh, listener)
     with nullcontext(early) if early else head_start.begin(run) as server:
         return _start(run, fork, fresh, listener, began, server)
 

@@ -7,20 +7,20 @@ message. Nothing is built, fetched or started here.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.catalog import accelerators
 from penstock.catalog.open.models import family_of
 from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
 from penstock.errors import PenstockError, RunFailed
+from penstock.launch.engines.engine import submits
+from penstock.launch.engines.refuse import refuse_submission
 from penstock.launch.prepare import launch_plan
+from penstock.launch.prepare.nodes import devices_of_nodes, find_devices
 from penstock.launch.prepare.prepare import LaunchData, find_data, settle_choices
-from penstock.meter import devices
 from penstock.meter.clock import now
-from penstock.meter.devices import Devices
-from penstock.meter.inventory import take_inventory
 from penstock.plan.dataset import manifests
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job import legal
+from penstock.run.clusters.apply import with_cluster_file
 from penstock.run.diff import with_fields
 from penstock.run.folder import RunFolder
 from penstock.run.launch_record import LaunchRecord
@@ -44,31 +44,28 @@ class Findings:
 def verify(run: Run) -> Findings:
     """Check a run as `train` does before its ranks start; an error is kept in the findings."""
     try:
+        run = with_cluster_file(run)
         refuse_unsupported(run)
         run = with_model_config(run)
-        machine, folder = find_devices(), RunFolder(run.folder)
+        machine = devices_of_nodes(run) if submits(run) else find_devices()
+        folder = RunFolder(run.folder)
         run = _as_resumed(run, folder)
         run, before = _with_precision(run), _launch_before(folder)
         known = find_data(run, before, machine)
         if known.missing:
+            if submits(run):
+                refuse_submission(run)
             return _describe_assumed(run, known)
         prepared = settle_choices(run, known.data, machine)
         run = prepared.run
         layout, plan = prepared.plan_launch(before)
         _refuse_other_weights(run, folder, prepared.data.vocab)
         launch_plan.budget_limit(run, folder, layout.ranks, now())
+        if submits(run):
+            refuse_submission(run)
     except PenstockError as error:
         return Findings(run, error)
     return _with_memory(Findings(run, warnings=prepared.warnings), plan)
-
-
-def find_devices() -> Devices:
-    """Find the devices of this machine without torch, where that can be done."""
-    found = take_inventory().devices
-    if found.kind == "cpu":
-        return found
-    chip = accelerators.for_device(found.name)
-    return replace(found, memory_bytes=chip.memory_bytes) if chip else devices.find()
 
 
 def _as_resumed(run: Run, folder: RunFolder) -> Run:

@@ -32,8 +32,12 @@ UNSUPPORTED_FIELDS = [
     UnsupportedField(
         "train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'
     ),
-    UnsupportedField("cluster.use", _only("here"), "any cluster but this machine", 'write "here"'),
-    UnsupportedField("cluster.launcher", _only("local"), "any launcher but local", 'write "local"'),
+    UnsupportedField(
+        "cluster.launcher",
+        _only("local", "slurm"),
+        "this launcher",
+        'write "slurm", or "local"',
+    ),
 ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.files import write_atomic
+from penstock.launch.hosts.meeting import TOKEN
 from penstock.run.schema.run import Run
 
 NODE_OF = "PENSTOCK_NODE_OF"
@@ -19,9 +20,19 @@ NODE_OF = "PENSTOCK_NODE_OF"
 run there and submits nothing."""
 
 
+JOB_LOGS = "job-"
+"""First letters of files in `logs/` of the run folder with what nodes printed, where an engine
+writes them there; `penstock logs` shows them."""
+
+
 def on_a_node() -> bool:
     """Return whether an engine started this process as one node of a run."""
     return bool(os.environ.get(NODE_OF))
+
+
+def submits(run: Run) -> bool:
+    """Return whether `train` submits this run to an engine, instead of training here."""
+    return run.cluster.launcher != "local" and not on_a_node()
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,18 @@ class Job:
     """The whole run, resolved, which every node reads."""
     folder: Path
     """Folder that the command was given in; relative paths in the run file mean this one."""
+    token: str = ""
+    """Random word of this submission, for the variable `TOKEN` of the nodes."""
+
+    @property
+    def hosts(self) -> int:
+        """Nodes to start: those of the run and its spares."""
+        return self.run.cluster.nodes + self.run.guard.spares
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables that every node needs, whatever the engine."""
+        return {NODE_OF: self.run.cluster.launcher, TOKEN: self.token}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from penstock.ledger.journal.records import SUPERVISOR, parse_name
 from penstock.run.folder import RunFolder
 
 FILES = ("run.toml", "plan.json")
-_JOURNAL, _RUN = "journal", "run"
+_JOURNAL, _RUN, _MARK = "journal", "run", "leader/mark"
 
 
 def merge_events(one: bytes, other: bytes) -> bytes:
@@ -52,9 +52,16 @@ def push(folder: RunFolder, place: MeetingPlace) -> None:
 
 
 def pull(folder: RunFolder, place: MeetingPlace, with_run: bool = True) -> None:
-    """Fetch what other hosts have put there and this one lacks."""
+    """Fetch what other hosts have put there and this one lacks.
+
+    A host that shares the run folder with the leader lacks nothing, and must not write to files
+    that the leader appends to.
+    """
     folder.make()
-    for name, size in place.list(_JOURNAL).items():
+    sizes = place.list(_JOURNAL)  # before the mark, which is put there first
+    if sizes and shares_folder(folder, place):
+        return
+    for name, size in sizes.items():
         path = folder.journal / Path(name).name
         if path.name == SUPERVISOR:
             own = path.read_bytes() if path.exists() else b""
@@ -64,6 +71,15 @@ def pull(folder: RunFolder, place: MeetingPlace, with_run: bool = True) -> None:
     if with_run:
         for name in place.list(_RUN):
             write_synced(folder.path / Path(name).name, place.get(name))
+
+
+def shares_folder(folder: RunFolder, place: MeetingPlace) -> bool:
+    """Return whether the run folder here is that of the last leader, which put a file into it."""
+    try:
+        mark = place.get(_MARK).decode(errors="replace")
+    except FileNotFoundError:
+        return False
+    return bool(mark) and (folder.path / Path(mark).name).exists()
 
 
 def _has_one_writer(path: Path) -> bool:
@@ -90,6 +106,11 @@ class JournalSync:
     def allow_push(self, leads: Callable[[], bool]) -> None:
         """Allow pushes while `leads()`: only the leader may write to the meeting place."""
         self._may_push = leads
+
+    def publish_mark(self, mark: str) -> None:
+        """Say which file the leader has put into its run folder."""
+        if self.needed:
+            self.place.put(_MARK, mark.encode())
 
     def push_soon(self) -> None:
         """Push in the background."""

@@ -13,6 +13,7 @@ from penstock.guard.tiers.journal_facts import last_result
 from penstock.launch.hosts.journal_sync import JournalSync
 from penstock.launch.hosts.lease import Lease
 from penstock.launch.hosts.link import Message
+from penstock.launch.hosts.meeting import RequestReader
 from penstock.launch.hosts.membership import LeaseLost, Member
 from penstock.launch.hosts.notice import StopNotice
 from penstock.launch.hosts.remote_ranks import HostPlan, RemoteRanks
@@ -71,6 +72,7 @@ class Leader:
         outcome = RunOutcome("failed", "the supervisor failed")
         self.remote_ranks = ranks = self._make_remote_ranks(journal)
         self.journal_sync.allow_push(lambda: ranks.lease_left_s() > 0)
+        requests = RequestReader(self.journal_sync.place, ranks.requests.add)
         try:
             outcome = self._supervise(ranks, journal)
         except KeyboardInterrupt:
@@ -81,6 +83,7 @@ class Leader:
             outcome = RunOutcome(LEASE_LOST)
             raise
         finally:
+            requests.close()
             self._close(ranks, journal, outcome)
         return outcome
 
@@ -99,6 +102,7 @@ class Leader:
             plan_for=self._plan_for,
             refusal=self.refusal,
             announce=self.listener.host_message,
+            publish_mark=self.journal_sync.publish_mark,
             quarantined=read_strikes(read_events(self.folder.journal / SUPERVISOR)),
         )
 

@@ -4,21 +4,29 @@ A lease and the exchange of records need four calls only. A call that fails rais
 gives up after a few seconds: a host that cannot reach the place must know that soon.
 """
 
+import contextlib
 import os
 import re
 import secrets
+import threading
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from penstock.data.store.objects import Store, is_url
-from penstock.errors import RunFailed
+from penstock.errors import PenstockError, RunFailed
 from penstock.files import PRIVATE, sync
 from penstock.run.schema.run import Run
 
+TOKEN = "PENSTOCK_SUBMISSION"
+"""Environment variable that an engine sets on a node: the word that `mark_submission` left in the
+meeting place."""
 PATIENCE_S = 3.0
 SECRET_BYTES, MOST_SECRETS = 32, 100
-_SECRET = "secret"
+REQUESTS_S = 3.0  # between two looks for requests
+_SECRET, _SUBMITTED, _REQUESTS = "secret", "submitted", "requests"
 
 
 class MeetingPlace(Protocol):
@@ -132,3 +140,63 @@ def meeting_place(run: Run) -> SharedFolder | ObjectStore:
     if is_url(durable):
         return ObjectStore(f"{durable.rstrip('/')}/{run.name}/meeting")
     return SharedFolder(Path(durable).expanduser() / run.name / "meeting")
+
+
+def mark_submission(place: MeetingPlace, token: str) -> None:
+    """Leave the word of a submission in the place, where its nodes look for it."""
+    place.put(f"{_SUBMITTED}/{token}", b"submitted")
+
+
+def refuse_other_place(place: MeetingPlace, token: str) -> None:
+    """Refuse a place that is not the one of the machine that submitted the run.
+
+    A folder of that name on the node's own disk would be another place on every node, and each node
+    would train the whole run alone.
+    """
+    try:
+        place.get(f"{_SUBMITTED}/{token}")
+    except FileNotFoundError:
+        raise PenstockError(
+            f"{place}: this node does not find there what the submitting machine wrote, so other "
+            "nodes would not either; set guard.durable (or dir, without it) to a folder that all "
+            "nodes share, or to a bucket"
+        ) from None
+
+
+def request(place: MeetingPlace, what: str) -> None:
+    """Ask the run for `save` or `stop`, from a machine that does not share its folder."""
+    place.put(f"{_REQUESTS}/{time.time_ns()}-{uuid.uuid4().hex[:8]}-{what}", what.encode())
+
+
+class RequestReader:
+    """A thread of the leader that reads what people ask for in the meeting place, each once.
+
+    What was asked before it began is ignored: it was for an earlier invocation.
+    """
+
+    def __init__(self, place: MeetingPlace, take: Callable[[str], None]) -> None:
+        self._place, self._take = place, take
+        self._seen: set[str] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="requests", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _read(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # asked again in a moment
+                self.poll()
+            if self._ended.wait(REQUESTS_S):
+                return
+
+    def poll(self) -> None:
+        """Take what is new."""
+        names = set(self._place.list(_REQUESTS))
+        if self._seen is not None:
+            for name in sorted(names - self._seen):
+                what = name.rpartition("-")[2]
+                if what in ("save", "stop"):
+                    self._take(what)
+        self._seen = names | (self._seen or set())

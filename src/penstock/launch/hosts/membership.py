@@ -78,6 +78,7 @@ class HostMembership:
     nodes: int  # cluster.nodes
     refusal: Callable[[Message], str]  # why a host may not join; "" if it may
     announce: Callable[[str], None]  # shows a sentence to people
+    publish_mark: Callable[[str], None] = lambda mark: None  # tells hosts that are not linked yet
     quarantined: quarantine.QuarantineState = field(default_factory=quarantine.QuarantineState)
     members: dict[str, Member] = field(default_factory=dict)
     requests: set[str] = field(default_factory=set)  # "stop" or "save", by people on other hosts
@@ -88,12 +89,17 @@ class HostMembership:
         self.lock = threading.RLock()
         self.wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
-        # Followers that find this file share the folder with the leader.
+        # Followers that find this file share the folder with the leader. An old one goes only when
+        # the new one is known: at every moment the file of the published mark exists.
         self._mark = f".led-{secrets.token_hex(8)}"
-        for folder in (self.folder.path, self.folder.make_scratch()):
-            for old in folder.glob(".led-*"):
-                old.unlink(missing_ok=True)
+        folders = (self.folder.path, self.folder.make_scratch())
+        for folder in folders:
             (folder / self._mark).touch()
+        self.publish_mark(self._mark)
+        for folder in folders:
+            for old in folder.glob(".led-*"):
+                if old.name != self._mark:
+                    old.unlink(missing_ok=True)
 
     def admit(self, sock: socket.socket, secret: str) -> None:
         """Admit or refuse a host that connects. Called on a thread of that connection."""

@@ -1,5 +1,7 @@
 """`penstock train` on one of several hosts: prepare the run, take part in it, report its end."""
 
+import os
+
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.hosts import meeting
 from penstock.launch.hosts.journal_sync import JournalSync
@@ -23,6 +25,7 @@ from penstock.run.schema.run import Run
 def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
     """Take this host's part in the run, from beginning to end."""
     folder, place = RunFolder(run.folder), meeting.meeting_place(run)
+    _refuse_other_place(place)
     with folder.lock(f"lock-{addresses.node()}"):
         journal_sync = JournalSync(folder, place)
         _pull(journal_sync, place)
@@ -51,12 +54,25 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         raise error(outcome.error)
 
 
+def _refuse_other_place(place: meeting.MeetingPlace) -> None:
+    """Refuse a meeting place that an engine's other nodes cannot see."""
+    if token := os.environ.get(meeting.TOKEN):
+        try:
+            meeting.refuse_other_place(place, token)
+        except OSError as error:
+            raise RunFailed(_unreachable(place, error)) from None
+
+
+def _unreachable(place: meeting.MeetingPlace, error: OSError) -> str:
+    return (
+        f"{place}: the hosts of the run meet there, and it cannot be reached: {error}. Give the "
+        "same command when it can"
+    )
+
+
 def _pull(journal_sync: JournalSync, place: meeting.MeetingPlace) -> None:
     """Fetch the records of the run: other hosts may have begun it."""
     try:
         journal_sync.pull()
     except OSError as error:
-        raise RunFailed(
-            f"{place}: the hosts of the run meet there, and it cannot be reached: {error}. Give "
-            "the same command when it can"
-        ) from None
+        raise RunFailed(_unreachable(place, error)) from None

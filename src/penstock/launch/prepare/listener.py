@@ -30,6 +30,17 @@ class Listener:
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         """Show that the ranks are about to start."""
 
+    def queued(self, words: str) -> None:
+        """Show what an engine says of a job: why it waits, where it runs, how it ended."""
+
+    def following(
+        self, folder: RunFolder, plan: dict[str, Any], ask: Callable[[str], None]
+    ) -> None:
+        """Show a run that trains on other machines; `ask` takes "save" or "stop" to it."""
+
+    def detached(self, words: str) -> None:
+        """Show that a run on other machines is no longer followed, and goes on."""
+
     def host_message(self, words: str) -> None:
         """Show a sentence about the hosts of a run: who leads, who came, who left."""
 
@@ -84,6 +95,17 @@ class SafeListener(Listener):
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         self._show(lambda: self._shown.launching(folder, plan))
+
+    def queued(self, words: str) -> None:
+        self._show(lambda: self._shown.queued(words))
+
+    def following(
+        self, folder: RunFolder, plan: dict[str, Any], ask: Callable[[str], None]
+    ) -> None:
+        self._show(lambda: self._shown.following(folder, plan, ask))
+
+    def detached(self, words: str) -> None:
+        self._show(lambda: self._shown.detached(words))
 
     def host_message(self, words: str) -> None:
         self._show(lambda: self._shown.host_message(words))

@@ -16,6 +16,7 @@ from penstock.data.read.open import PlanEntry, open_planned, plan_entry
 from penstock.errors import PenstockError
 from penstock.launch.prepare import open_model, own_code
 from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.nodes import refuse_other_machine
 from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.prepare.tasks import refuse_impossible_tasks
 from penstock.meter.devices import Devices
@@ -93,6 +94,7 @@ def find_data(run: Run, before: LaunchRecord, machine: Devices) -> LaunchData:
         loss.refuse_missing()
     own_code.check_code_unchanged(run, before)
     refuse_impossible_tasks(run)
+    refuse_other_machine(run, machine)
     machine.ranks(run.cluster.accelerators)
     if run.model.module and not run.data.across_documents:
         raise PenstockError(

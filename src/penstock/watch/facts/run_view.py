@@ -14,6 +14,8 @@ import numpy as np
 from penstock.catalog import accelerators
 from penstock.errors import PenstockError
 from penstock.guard.checkpoints import best_first, newest_path, published_checkpoints
+from penstock.launch.engines.engine import JobState
+from penstock.launch.engines.table import job_of
 from penstock.ledger.history import History, read_history
 from penstock.ledger.journal.events import (
     ABSENT,
@@ -119,8 +121,14 @@ class RunView:
     # The journal
 
     @cached_property
+    def job(self) -> JobState | None:
+        """What an engine says of the run's job; None where no engine started the run."""
+        return job_of(self.folder.path)
+
+    @cached_property
     def running(self) -> bool:
-        return self.folder.running()
+        """Whether the run trains: on this machine, or by a job on others."""
+        return self.folder.running() or (self.job is not None and self.job.phase == "running")
 
     @cached_property
     def _reader(self) -> JournalReader:
@@ -204,12 +212,14 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """running, done, stopped, stopped early, failed or new.
+        """running, queued, done, stopped, stopped early, failed or new.
 
         killed if no end was written; left on a host that handed the run to others.
         """
         if self.running:
             return "running"
+        if self.job and self.job.phase == "queued":
+            return "queued"
         invocations = self.account.invocations
         if not invocations:
             return "new"

@@ -143,6 +143,9 @@ class Callbacks(Listener):
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         self._outlets.launching(folder, plan)
+        self._begin(folder, plan)
+
+    def _begin(self, folder: RunFolder, plan: dict[str, Any]) -> None:
         if self._on_event is None:
             return
         self._reader = EventReader(folder)
@@ -151,6 +154,11 @@ class Callbacks(Listener):
         self._thread = threading.Thread(target=self._follow, args=(begin,), name="on_event")
         self._thread.daemon = True  # a callback that hangs does not keep the process alive
         self._thread.start()
+
+    def following(
+        self, folder: RunFolder, plan: dict[str, Any], ask: Callable[[str], None]
+    ) -> None:
+        self._begin(folder, plan)
 
     def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
         if how.gone:

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class TerminalDisplay(Listener):
         self.live: Live | None = None  # the screen, from the first update on
         self.key_actions: KeyActions | None = None  # while there is a screen
         self.folder: RunFolder | None = None
+        self.ask: Callable[[str], None] | None = None  # of a run on other machines
         self.facts: RunFacts | None = None  # the last reading
         self.next_s = 0.0
         self.size = console.size
@@ -120,16 +121,36 @@ class TerminalDisplay(Listener):
                 )
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        launch = LaunchRecord.from_json(plan)
-        self.console.print(
-            f"{folder.name}: {model_text(launch)}, {dataset_text(launch.dataset)}, {launch.steps} "
-            f"steps of {launch.batch_tokens:,} tokens on {plural(launch.ranks, 'rank')} "
-            f"({Layout(**launch.layout).ways}) → {folder.path}",
-            markup=False,
-        )
+        self._say_launch(folder, LaunchRecord.from_json(plan))
         self.folder = folder
         self.outlets.launching(folder, plan)
         self._end_stage()
+
+    def _say_launch(self, folder: RunFolder, launch: LaunchRecord) -> None:
+        self.console.print(launch_line(folder, launch), markup=False)
+
+    def queued(self, words: str) -> None:
+        if self.live:
+            self._say(words, "dim")
+        elif not self.console.is_terminal:
+            self.console.print(words, style="dim", markup=False)
+        elif self.stage is None:
+            self.stage = self.console.status(words)
+            self.stage.start()
+        else:
+            self.stage.update(words)
+
+    def following(
+        self, folder: RunFolder, plan: dict[str, Any], ask: Callable[[str], None]
+    ) -> None:
+        self._end_stage()
+        self._say_launch(folder, LaunchRecord.from_json(plan))
+        self.folder, self.ask = folder, ask  # its outlets are on the nodes
+
+    def detached(self, words: str) -> None:
+        self._end_stage()
+        self._leave()
+        self._say(words)
 
     def tick(self) -> None:
         if self.folder is None:
@@ -143,7 +164,7 @@ class TerminalDisplay(Listener):
     def _update(self, folder: RunFolder) -> None:
         # Not earlier: the caller now handles signals, so the terminal is restored after one.
         if self.live is None and self.facts is None and has_room(self.console):
-            self.key_actions = KeyActions(folder)
+            self.key_actions = KeyActions(folder, self.ask)
             self.key_actions.start()
             self.live = Live(console=self.console, screen=True, auto_refresh=False)
             self.live.start()
@@ -293,6 +314,15 @@ def has_room(console: Console) -> bool:
     except (OSError, ValueError):
         return False
     return in_foreground(file) and console.width >= LEAST[0] and console.height >= LEAST[1]
+
+
+def launch_line(folder: RunFolder, launch: LaunchRecord) -> str:
+    """Return what a launch trains, on what, and where its folder is."""
+    return (
+        f"{folder.name}: {model_text(launch)}, {dataset_text(launch.dataset)}, {launch.steps} "
+        f"steps of {launch.batch_tokens:,} tokens on {plural(launch.ranks, 'rank')} "
+        f"({Layout(**launch.layout).ways}) → {folder.path}"
+    )
 
 
 def progress_line(facts: RunFacts) -> str:

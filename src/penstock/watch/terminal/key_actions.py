@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 
 from penstock.run.folder import RunFolder
 from penstock.watch.terminal.keys import Keyboard
@@ -15,8 +16,9 @@ LONG_NOTE_S = 80.0  # for one that the user wants to copy or answer
 class KeyActions:
     """Reads keys, does what they ask for, and holds the footer of the screen."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: RunFolder, ask: Callable[[str], None] | None = None) -> None:
+        """Read keys for a run; `ask` takes "save" and "stop" to one on other machines."""
+        self.folder, self.ask = folder, ask
         self.page = PageProcess(folder)
         self.keyboard = Keyboard()
         self.keys = False  # whether keys can be pressed
@@ -27,6 +29,8 @@ class KeyActions:
     def start(self) -> None:
         """Begin to read keys, if there is a keyboard."""
         self.keys = self.keyboard.start()
+        if self.ask:
+            self.show_note("Ctrl-C leaves the run to itself; it goes on")
 
     def poll(self) -> bool:
         """Handle pressed keys; return whether the footer of the screen has changed."""
@@ -47,6 +51,8 @@ class KeyActions:
     def footer(self) -> Footer:
         if self.note:
             return Footer(self.keys, self.note, self.style, self.showing_help)
+        if self.stopping and self.ask:
+            return Footer(self.keys, "stopping: saving first", "yellow", self.showing_help)
         if self.stopping:
             words = "stopping: saving first; Ctrl-C ends it at once"
             return Footer(self.keys, words, "yellow", self.showing_help)
@@ -62,7 +68,7 @@ class KeyActions:
             if key in "qy":
                 self._stop()
         elif key == "s":
-            self.folder.request("save")
+            (self.ask or self.folder.request)("save")
             self.show_note("a checkpoint is saved after this step")
         elif key == "q" and not self.stopping:
             self.confirming = True
@@ -76,6 +82,13 @@ class KeyActions:
             self.showing_help = not self.showing_help
 
     def _stop(self) -> None:
-        """Stop as one Ctrl-C does, and by the control file in case no one handles the signal."""
+        """Stop as one Ctrl-C does, and by the control file in case no one handles the signal.
+
+        Ctrl-C does not stop a run on other machines, but ends the following.
+        """
+        if self.ask:
+            self.ask("stop")
+            self.stopping = True
+            return
         self.folder.request("stop")
         signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,45 @@
+"""`penstock train --dry-run`: all checks, then what would be submitted or started, as text."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+
+from penstock.launch.engines.engine import submits
+from penstock.launch.engines.table import open_engine
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.submit import check, job_for
+from penstock.launch.verify import verify
+from penstock.run.clusters.apply import with_cluster_file
+from penstock.run.schema.run import Run
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What `train` would do."""
+
+    engine: str
+    text: str
+
+
+def dry_run(run: Run) -> DryRun:
+    """Check a run as `train` does, and return what it would submit or start."""
+    run = with_cluster_file(run)
+    if submits(run):
+        check(run, Listener())
+        engine = open_engine(run.cluster.launcher)
+        return DryRun(engine.name, engine.text(job_for(run)))
+    found = verify(run)
+    if found.refused:
+        raise found.refused
+    return DryRun("local", "\n".join(_local_lines(found.run, found.memory)))
+
+
+def _local_lines(run: Run, memory: str) -> list[str]:
+    hosts = run.cluster.nodes
+    where = "this machine" if hosts == 1 else f"this machine, as one of {hosts} hosts"
+    words = [sys.executable, "-m", "penstock.launch.supervisor.fork_server"]
+    lines = [
+        f"run '{run.name}' would train on {where}, in {run.folder}",
+        f"ranks are forked by: {shlex.join(words)}",
+    ]
+    return [*lines, *([f"memory: {memory}"] if memory else [])]

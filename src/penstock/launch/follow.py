@@ -1,0 +1,144 @@
+"""Following a submitted run: its queue, then its journal, until its job ends.
+
+The nodes train; this process only reads. It may end at any time and be started again.
+"""
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.guard.tiers.journal_facts import last_result
+from penstock.launch.engines.engine import JobPhase, JobState, Submission
+from penstock.launch.engines.table import keep_end, open_engine, state_of
+from penstock.launch.hosts import journal_sync, meeting
+from penstock.launch.hosts.meeting import MeetingPlace, SharedFolder
+from penstock.launch.prepare.listener import Listener
+from penstock.ledger.journal.events import InvocationStarted
+from penstock.ledger.journal.read import lines_of, read_events
+from penstock.ledger.journal.records import SUPERVISOR
+from penstock.policy.restart import WELL
+from penstock.run.folder import RunFolder
+from penstock.run.launch_record import LaunchRecord
+from penstock.run.schema.run import Run
+
+INVOCATIONS = "invocations"  # key of `Submission.detail`: of the run before this job
+POLL_S = 2.0  # between two questions to the engine
+TICK_S = 0.1
+
+
+@dataclass
+class JobWatch:
+    """A thread that asks the engine for the state of a job, and fetches the run's records.
+
+    It fetches nothing where the run folder is on a disk that the nodes share.
+    """
+
+    folder: RunFolder
+    place: MeetingPlace
+    submission: Submission
+    state: JobState = field(default_factory=lambda: JobState(JobPhase.QUEUED, "submitted"))
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        threading.Thread(target=self._poll, name="job", daemon=True).start()
+
+    def _poll(self) -> None:
+        while not self.ended.wait(POLL_S):
+            state = state_of(self.submission)
+            with contextlib.suppress(OSError, PenstockError):  # it is tried again
+                fetch_records(self.folder, self.place)
+            self.state = state
+            if state.phase is JobPhase.ENDED:
+                return
+
+
+def fetch_records(folder: RunFolder, place: MeetingPlace) -> None:
+    """Fetch journal, run file and plan from the meeting place, unless the folder is shared."""
+    inside = isinstance(place, SharedFolder) and place.path.is_relative_to(folder.path)
+    if not inside and not journal_sync.shares_folder(folder, place):
+        journal_sync.pull(folder, place)
+
+
+def follow(run: Run, submission: Submission, listener: Listener) -> None:
+    """Show the run until its job ends. Raises RunFailed where the run failed.
+
+    Ctrl-C returns, and the run goes on.
+    """
+    folder = RunFolder(run.folder)
+    watch = JobWatch(folder, meeting.meeting_place(run), submission)
+    watch.start()
+    try:
+        _show(run, watch, listener)
+    except KeyboardInterrupt:
+        listener.detached(
+            f"job {submission.job} goes on; `penstock train` with the same words follows it again, "
+            f"`penstock status {run.name}` shows it, `penstock stop {run.name}` stops it"
+        )
+        return
+    finally:
+        watch.ended.set()
+    keep_end(folder.path, submission, watch.state)
+    _refuse_failure(folder, submission, watch.state)
+
+
+def _show(run: Run, watch: JobWatch, listener: Listener) -> None:
+    words, shown = "", False
+    while True:
+        state = watch.state
+        if state.words != words and (state.phase is not JobPhase.RUNNING or not shown):
+            words = state.words
+            listener.queued(words)
+        if state.phase is JobPhase.ENDED:
+            return
+        if not shown and state.phase is JobPhase.RUNNING and (plan := _plan(watch.folder)):
+            shown = True
+            listener.following(watch.folder, plan, lambda what: ask(run, what))
+        listener.tick()
+        time.sleep(TICK_S)
+
+
+def _plan(folder: RunFolder) -> dict[str, object]:
+    """Return the plan of the run's last launch; empty before its first."""
+    try:
+        plan = folder.read_plan()
+    except (PenstockError, OSError):  # half written, on a disk of its own kind
+        return {}
+    return plan if LaunchRecord.from_json(plan).launched and folder.journal.exists() else {}
+
+
+def count_invocations(folder: RunFolder) -> int:
+    """Return how often the run was begun on any node."""
+    return len(lines_of(read_events(folder.journal / SUPERVISOR), InvocationStarted))
+
+
+def _refuse_failure(folder: RunFolder, submission: Submission, state: JobState) -> None:
+    """Raise RunFailed unless the job began the run and it ended well, or a person stopped it."""
+    began = count_invocations(folder) > int(submission.detail.get(INVOCATIONS, "0"))
+    if began and last_result(folder) in WELL:
+        return
+    raise RunFailed(
+        f"run '{folder.name}' did not end well: {state.words}. `penstock logs {folder.name}` shows "
+        "what its nodes printed; the same command goes on from its last checkpoint"
+    )
+
+
+def ask(run: Run, what: str) -> None:
+    """Ask a run on other machines for `save` or `stop`, by its folder and by its meeting place."""
+    folder = RunFolder(run.folder)
+    folder.make()
+    folder.request(what)
+    if run.cluster.nodes > 1:
+        with contextlib.suppress(OSError):  # a shared folder is enough
+            meeting.request(meeting.meeting_place(run), what)
+
+
+def stop_job(run: Run, submission: Submission, state: JobState, now: bool) -> str:
+    """Stop a submitted run; return what was done. `now` ends its job without a save."""
+    if now or state.phase is JobPhase.QUEUED:
+        open_engine(submission.engine).cancel(submission)
+        keep_end(RunFolder(run.folder).path, submission, JobState(JobPhase.ENDED, "cancelled"))
+        return f"job {submission.job} is cancelled; nothing of it is left"
+    ask(run, "stop")
+    return f"asked '{run.name}' to save and stop after its current step"
