@@ -218,7 +218,10 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "fp8": (["train.precision=fp8"], "no 8-bit matrix products"),
         "live alone": (["guard.mode=live", "cluster.accelerators=1"], "this layout has one"),
         "elsewhere": (["cluster.use=H100"], "H100 SXM5 nodes, and this machine has"),
-        "elsewhere, unknown data": (["cluster.use=H100", "data.dataset=fineweb"], "H100 SXM5 nodes"),
+        "elsewhere, unknown data": (
+            ["cluster.use=H100", "data.dataset=fineweb"],
+            "H100 SXM5 nodes",
+        ),
         "sky": (["cluster.launcher=sky"], "this launcher is not built yet"),
         "url": (["dir=s3://bucket/runs"], "a run at a URL"),
         "mlflow": (["log.mlflow=here"], "MLFLOW_TRACKING_URI is not set"),

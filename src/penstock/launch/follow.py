@@ -45,12 +45,12 @@ class JobWatch:
         threading.Thread(target=self._poll, name="job", daemon=True).start()
 
     def _poll(self) -> None:
-        while not self.ended.wait(POLL_S):
+        while True:
             state = state_of(self.submission)
             with contextlib.suppress(OSError, PenstockError):  # it is tried again
                 fetch_records(self.folder, self.place)
             self.state = state
-            if state.phase is JobPhase.ENDED:
+            if state.phase is JobPhase.ENDED or self.ended.wait(POLL_S):
                 return
 
 

@@ -101,8 +101,10 @@ def parse_ended(printed: str) -> str:
     found = found or re.findall(r"^([A-Z_]+)[^|\n]*\|(\S+)", printed, re.M)
     if not found:
         return ""
-    bad = [one for one in found if one[0] != "COMPLETED"]
-    state, code = (bad or found)[0]
+    # Tasks of an array that still waited are cancelled when the run has ended on the others.
+    well = ("COMPLETED", "CANCELLED") if "COMPLETED" in dict(found) else ("COMPLETED",)
+    bad = [one for one in found if one[0] not in well]
+    state, code = bad[0] if bad else (well[0], "0")
     words = state.lower().replace("_", " ")
     if state == "FAILED":
         words += f" with exit code {code.partition(':')[0]}"

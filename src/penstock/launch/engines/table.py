@@ -19,9 +19,9 @@ from penstock.launch.engines.engine import (
 )
 
 ENGINES = {
-    "slurm": ("slurm", "Slurm"),
+    "slurm": ("penstock.launch.engines.slurm", "Slurm"),
 }
-"""Engine by its name in `cluster.launcher`: file in this folder, and class in it."""
+"""Engine by its name in `cluster.launcher`: its module, and its class there."""
 
 FRESH_S = 5.0  # an engine is asked again after this
 _ENDED = "ended"  # key of `Submission.detail`: how the job ended, once that is known
@@ -33,7 +33,7 @@ def open_engine(name: str) -> Engine:
     if name not in ENGINES:
         raise NotYet(f'cluster.launcher = "{name}": this launcher is not built yet')
     module, found = ENGINES[name]
-    return cast("Engine", getattr(import_module(f"penstock.launch.engines.{module}"), found)())
+    return cast("Engine", getattr(import_module(module), found)())
 
 
 def state_of(submission: Submission) -> JobState:

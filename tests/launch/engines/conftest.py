@@ -1,0 +1,28 @@
+"""Jobs for the tests of engines."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.launch.engines.engine import Job
+from penstock.run.load import load_table
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> MakeJob:
+    """job("cluster.nodes=4", …): a job of a small run, as it is submitted from tmp_path."""
+
+    def make(*overrides: str, folder: str = "run") -> Job:
+        table = {
+            "name": "small",
+            "dir": str(tmp_path / folder),
+            "model": {"preset": "llama-3m"},
+            "cluster": {"launcher": "slurm", "accelerators": 1, "nodes": 2},
+        }
+        run = load_table(table, overrides)
+        return Job(run, run.folder / "submitted.toml", tmp_path / folder, "abc")
+
+    return make
