@@ -6,7 +6,7 @@ PEERS := .peers
 MLFLOW := .mlflow
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -18,7 +18,7 @@ test: $(VENV)/.dev
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile)" --hypothesis-profile=random
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
@@ -32,6 +32,12 @@ test-mlflow: $(VENV)/.dev $(MLFLOW)/.made
 # a few seeds of `drill-hostile`.
 test-hostile: $(VENV)/.dev
 	$(BIN)/python -m pytest -m hostile -s
+
+# Runs on a real Slurm of 4 nodes in network namespaces, with a real S3 server for one of them (root,
+# iproute2 and Ceph as above; Slurm is installed if it can be): about 25 minutes.
+test-slurm: $(VENV)/.dev
+	@scripts/slurm.sh install
+	$(BIN)/python -m pytest -m slurm -s
 
 # Real faults on the default run, each judged against the undisturbed one (TIMES=10: so often), in
 # live mode, and a hundred random campaigns. What they print is what docs/faults.md shows.
@@ -111,6 +117,11 @@ bench-meter: $(VENV)/.core
 # What TLS between two hosts costs a step (root and iproute2); BEFORE is the src of another tree.
 bench-hosts: $(VENV)/.dev
 	@$(BIN)/python benchmarks/hosts.py $(if $(BEFORE),--before $(BEFORE)) $(BENCH)
+
+# Starts and killed nodes on a real Slurm of 4 nodes (as for test-slurm), beside sbatch + torchrun.
+bench-launch: $(VENV)/.dev
+	@scripts/slurm.sh install
+	@$(BIN)/python benchmarks/launch.py $(BENCH)
 
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev

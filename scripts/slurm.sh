@@ -5,7 +5,7 @@
 #   scripts/slurm.sh up FOLDER LAB NODES   namespaces LAB-sw (slurmctld) and LAB-1 …, partitions main and short
 #   scripts/slurm.sh node FOLDER LAB N     starts the node nN again;  kill FOLDER LAB N  kills all of it
 #   scripts/slurm.sh down FOLDER LAB       ends and removes all of it
-# A command on the login machine: scripts/slurm.sh on FOLDER LAB sw COMMAND…
+#   scripts/slurm.sh on FOLDER LAB HOST COMMAND…   becomes a command on a node, or on the login machine (sw)
 set -euo pipefail
 verb=$1 here=$(cd "$(dirname "$0")" && pwd)
 PATH=$PATH:/usr/sbin:/sbin
@@ -26,14 +26,14 @@ folder=$2 lab=$3
 
 # A process with the network, host name and memory of a host; it must not be `ip netns exec`, which
 # mounts /sys anew, and slurmd needs its cgroups.
-inside() { # HOST NAME COMMAND…
+inside() { # HOST NAME COMMAND…: the shell becomes it
     local host=$1 name=$2
     shift 2
-    nsenter --net="/run/netns/$lab-$host" unshare --uts --mount bash -c '
+    exec nsenter --net="/run/netns/$lab-$host" unshare --uts --mount bash -c '
         hostname "$0"; mount --bind "$1" /etc/hosts; mount -t tmpfs -o size=2g tmpfs /dev/shm
         shift; exec "$@"' "$name" "$folder/hosts" "$@"
 }
-start_node() { inside "$1" "n$1" slurmd -N "n$1" -f "$folder/slurm.conf"; }
+start_node() { (inside "$1" "n$1" slurmd -N "n$1" -f "$folder/slurm.conf"); }
 
 case $verb in
 up)
@@ -41,7 +41,7 @@ up)
     "$here/netns.sh" up "$lab" "$nodes"
     mkdir -p "$folder"/{state,log,munge}
     chmod 755 "$folder" "$folder/munge"
-    { echo "127.0.0.1 localhost"; echo "10.77.0.254 head"
+    { echo "127.0.0.1 localhost"; echo "::1 localhost"; echo "10.77.0.254 head"
       for i in $(seq "$nodes"); do echo "10.77.0.$i n$i"; done; } > "$folder/hosts"
     head -c 1024 /dev/urandom > "$folder/munge/key"
     chmod 400 "$folder/munge/key"
@@ -69,6 +69,7 @@ SlurmdTimeout=${SLURMD_TIMEOUT:-10}
 KillWait=5
 MinJobAge=600
 JobRequeue=1
+RequeueExit=75
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1
 SlurmdParameters=config_overrides
 NodeName=n[1-$nodes] CPUs=2 RealMemory=4000 Feature=small State=UNKNOWN
@@ -76,7 +77,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n[1-2] MaxTime=10 State=UP
 END
     export SLURM_CONF=$folder/slurm.conf
-    inside sw head slurmctld -c -f "$folder/slurm.conf"
+    (inside sw head slurmctld -c -f "$folder/slurm.conf")
     for i in $(seq "$nodes"); do start_node "$i"; done
     for _ in $(seq 150); do
         if [ "$("$0" on "$folder" "$lab" sw sinfo -h -p main -t idle -o %D 2>/dev/null)" = "$nodes" ]; then exit 0; fi

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from penstock.launch.supervisor import preload
@@ -22,7 +22,73 @@ from penstock.run.folder import RunFolder
 PATIENCE_S = 150.0  # for anything: tests run on busy machines
 
 
-class Lab:
+class RecordedRun:
+    """A run that is read while it trains, wherever its hosts are."""
+
+    patience_s = PATIENCE_S
+
+    def journals(self) -> Iterable[Path]:
+        """Return the journals of all hosts."""
+        raise NotImplementedError
+
+    def alive(self) -> bool:
+        """Return whether anybody is left who trains."""
+        raise NotImplementedError
+
+    def events(self, kind: str = "") -> list[JournalLine]:
+        """Of whoever led, on any host; each once."""
+        folders = sorted(set(self.journals()))
+        found = [e for folder in folders for e in read_events(folder / SUPERVISOR)]
+        unique = {(e.t, e.kind, json.dumps(e.payload, sort_keys=True)): e for e in found}
+        return [e for e in sorted(unique.values(), key=lambda e: e.t) if kind in ("", e.kind)]
+
+    def curve(self) -> list[tuple[int, float, int]]:
+        """(attempt, t, step) of all steps on record, of whoever led."""
+        files = [f for folder in set(self.journals()) for f in journal_files(folder, "curve")]
+        return sorted(
+            {(f.attempt, float(p["t"]), int(p["step"])) for f in files for p in read_curve(f.path)}
+        )
+
+    def reached(self) -> int:
+        """The furthest step that any attempt has on record."""
+        return max((step for _, _, step in self.curve()), default=0)
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + self.patience_s
+        while not true():
+            assert time.monotonic() < deadline, f"not in {self.patience_s:g} s: {what}\n{self}"
+            assert self.alive(), f"all ended: {what}\n{self}"
+            time.sleep(0.05)
+
+    def until_step(self, step: int) -> None:
+        self.until(lambda: self.reached() >= step, f"step {step}")
+
+    def until_on(self, *nodes: str, after: int = -1) -> int:
+        """An attempt on just these hosts trains; its number."""
+
+        def on() -> list[int]:
+            return [
+                e.attempt
+                for e in self.events("mustered")
+                if e.attempt is not None
+                and e.attempt > after
+                and sorted(h["node"] for h in e.payload["hosts"]) == sorted(nodes)  # type: ignore
+            ]
+
+        def trains() -> bool:
+            attempts = on()
+            made = [number for number, _, _ in self.curve()] if attempts else []
+            return bool(attempts) and made.count(attempts[-1]) > 2
+
+        self.until(trains, f"an attempt on {nodes} after {after}")
+        return on()[-1]
+
+    def leader(self) -> str:
+        led = [e for e in self.events() if e.kind in ("invocation", "took_over")]
+        return str(led[-1].payload["node"])
+
+
+class Lab(RecordedRun):
     def __init__(
         self,
         folder: Path,
@@ -106,60 +172,11 @@ class Lab:
                 process.kill()
                 process.wait()
 
-    # What the run has on record
+    def journals(self) -> Iterable[Path]:
+        return [self.run_folder(node).journal for node in self.hosts]
 
-    def events(self, kind: str = "") -> list[JournalLine]:
-        """Of whoever led, on any host; each once."""
-        folders = {self.run_folder(node).journal for node in self.hosts}
-        found = [e for folder in sorted(folders) for e in read_events(folder / SUPERVISOR)]
-        unique = {(e.t, e.kind, json.dumps(e.payload, sort_keys=True)): e for e in found}
-        return [e for e in sorted(unique.values(), key=lambda e: e.t) if kind in ("", e.kind)]
-
-    def curve(self) -> list[tuple[int, float, int]]:
-        """(attempt, t, step) of all steps on record, of whoever led."""
-        folders = {self.run_folder(node).journal for node in self.hosts}
-        files = [f for folder in folders for f in journal_files(folder, "curve")]
-        return sorted(
-            {(f.attempt, float(p["t"]), int(p["step"])) for f in files for p in read_curve(f.path)}
-        )
-
-    def reached(self) -> int:
-        """The furthest step that any attempt has on record."""
-        return max((step for _, _, step in self.curve()), default=0)
-
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not true():
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}\n{self}"
-            assert any(p.poll() is None for p in self.hosts.values()), f"all ended: {what}\n{self}"
-            time.sleep(0.05)
-
-    def until_step(self, step: int) -> None:
-        self.until(lambda: self.reached() >= step, f"step {step}")
-
-    def until_on(self, *nodes: str, after: int = -1) -> int:
-        """An attempt on just these hosts trains; its number."""
-
-        def on() -> list[int]:
-            return [
-                e.attempt
-                for e in self.events("mustered")
-                if e.attempt is not None
-                and e.attempt > after
-                and sorted(h["node"] for h in e.payload["hosts"]) == sorted(nodes)  # type: ignore
-            ]
-
-        def trains() -> bool:
-            attempts = on()
-            made = [number for number, _, _ in self.curve()] if attempts else []
-            return bool(attempts) and made.count(attempts[-1]) > 2
-
-        self.until(trains, f"an attempt on {nodes} after {after}")
-        return on()[-1]
-
-    def leader(self) -> str:
-        led = [e for e in self.events() if e.kind in ("invocation", "took_over")]
-        return str(led[-1].payload["node"])
+    def alive(self) -> bool:
+        return any(process.poll() is None for process in self.hosts.values())
 
     def __str__(self) -> str:
         told = "\n".join(f"{e.t:.2f} {e.kind} {e.payload}" for e in self.events())

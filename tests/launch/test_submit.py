@@ -180,9 +180,13 @@ def test_nodes_that_see_another_durable_place_refuse_to_train_alone(
     run = load(run_file("two", **TWO_NODES, **{"guard.durable": str(tmp_path / "local")}))
     place = meeting.meeting_place(run)
     meeting.mark_submission(place, "word")
-    meeting.refuse_other_place(place, "word")
+    assert not meeting.was_stopped(place, "word")
     with pytest.raises(PenstockError, match=r"this node does not find there"):
-        meeting.refuse_other_place(place, "another")
+        meeting.was_stopped(place, "another")
+    meeting.mark_stopped(place, "word")
+    assert meeting.was_stopped(place, "word")
+    meeting.mark_submission(place, "word")  # submitted again
+    assert not meeting.was_stopped(place, "word")
 
 
 def test_dry_run_prints_what_is_submitted(run_file: MakeFile, tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.policy.spares import AvailableHost, choose_hosts, enough_hosts, reason_to_restart
+from penstock.policy.spares import (
+    AvailableHost,
+    choose_hosts,
+    enough_hosts,
+    majority,
+    reason_to_restart,
+)
 
 A, B, C = AvailableHost("a", 2), AvailableHost("b", 2), AvailableHost("c", 2)
 
@@ -83,3 +89,13 @@ def test_the_wait_ends_with_all_or_with_some_and_never_with_none() -> None:
     assert not enough_hosts([A], 2, waited_s=29.0, wait_s=30.0)
     assert enough_hosts([A], 2, waited_s=30.0, wait_s=30.0)
     assert not enough_hosts([], 2, waited_s=99.0, wait_s=30.0)
+
+
+def test_a_host_that_is_early_does_not_begin_alone_where_others_are_on_their_way() -> None:
+    late = {"waited_s": 30.0, "wait_s": 30.0}
+    assert [majority(nodes) for nodes in (1, 2, 3, 4, 64)] == [1, 2, 2, 3, 33]
+    assert not enough_hosts([A], 3, least=2, **late)
+    assert not enough_hosts([A, replace(B, leaving=True)], 3, least=2, **late)
+    assert enough_hosts([A, B], 3, least=2, **late)
+    assert enough_hosts([A, replace(B, left_out=True)], 2, least=2, **late)
+    assert not enough_hosts([replace(A, left_out=True), replace(B, left_out=True)], 2, **late)

@@ -64,7 +64,7 @@ def train(
     from penstock.run.load import load
 
     run = load(run_file, overrides or [])
-    from penstock.launch.engines.engine import submits
+    from penstock.launch.engines.engine import on_a_node, submits
     from penstock.launch.supervisor import head_start
     from penstock.run.clusters.apply import with_cluster_file
 
@@ -72,6 +72,15 @@ def train(
     # The fork server imports while this process does.
     with nullcontext() if submits(run) else head_start.begin(run) as early:
         folder, failed = _train(run, fork, fresh, json, early)
+    if not on_a_node():  # else the machine that submitted the run shows its report, once
+        _report(folder, json)
+    if problem := output.problem():
+        sys.stderr.write(f"note: {problem}; the run went on without a display\n")
+    if failed:
+        raise failed
+
+
+def _report(folder: "RunFolder", json: bool) -> None:
     from penstock.watch.report.screen import screen, summary  # not before the launch
 
     try:
@@ -81,10 +90,6 @@ def train(
             out.print(screen(folder))
     except OSError as error:  # the report failed, but the outcome of the run counts
         sys.stderr.write(f"note: the report cannot be shown: {system_error(error)}\n")
-    if problem := output.problem():
-        sys.stderr.write(f"note: {problem}; the run went on without a display\n")
-    if failed:
-        raise failed
 
 
 def _train(

@@ -94,7 +94,7 @@ def _show(run: Run, watch: JobWatch, listener: Listener) -> None:
             return
         if not shown and state.phase is JobPhase.RUNNING and (plan := _plan(watch.folder)):
             shown = True
-            listener.following(watch.folder, plan, lambda what: ask(run, what))
+            listener.following(watch.folder, plan, lambda what: ask(run, watch.submission, what))
         listener.tick()
         time.sleep(TICK_S)
 
@@ -124,14 +124,17 @@ def _refuse_failure(folder: RunFolder, submission: Submission, state: JobState) 
     )
 
 
-def ask(run: Run, what: str) -> None:
+def ask(run: Run, submission: Submission, what: str) -> None:
     """Ask a run on other machines for `save` or `stop`, by its folder and by its meeting place."""
     folder = RunFolder(run.folder)
     folder.make()
     folder.request(what)
     if run.cluster.nodes > 1:
+        place = meeting.meeting_place(run)
         with contextlib.suppress(OSError):  # a shared folder is enough
-            meeting.request(meeting.meeting_place(run), what)
+            if what == "stop":  # nodes that the engine starts later must not begin it again
+                meeting.mark_stopped(place, submission.token)
+            meeting.request(place, what)
 
 
 def stop_job(run: Run, submission: Submission, state: JobState, now: bool) -> str:
@@ -140,5 +143,5 @@ def stop_job(run: Run, submission: Submission, state: JobState, now: bool) -> st
         open_engine(submission.engine).cancel(submission)
         keep_end(RunFolder(run.folder).path, submission, JobState(JobPhase.ENDED, "cancelled"))
         return f"job {submission.job} is cancelled; nothing of it is left"
-    ask(run, "stop")
+    ask(run, submission, "stop")
     return f"asked '{run.name}' to save and stop after its current step"

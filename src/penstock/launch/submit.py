@@ -75,7 +75,7 @@ def submit(run: Run, listener: Listener) -> Submission:
             _mark(run, job)
             submission = engine.submit(job)
             counted = {**submission.detail, INVOCATIONS: str(count_invocations(folder))}
-            submission = replace(submission, detail=counted)
+            submission = replace(submission, detail=counted, token=job.token)
             submission.save(folder.path)
     except BaseException:
         if new and not (folder.path / "submission.json").exists():

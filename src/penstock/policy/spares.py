@@ -49,14 +49,19 @@ def reason_to_restart(hosts: Sequence[AvailableHost], nodes: int) -> str:
     return ""
 
 
+def majority(nodes: int) -> int:
+    """Return the fewest hosts that a run begins with where more are known to be on their way."""
+    return nodes // 2 + 1
+
+
 def enough_hosts(
-    hosts: Sequence[AvailableHost], nodes: int, waited_s: float, wait_s: float
+    hosts: Sequence[AvailableHost], nodes: int, waited_s: float, wait_s: float, least: int = 1
 ) -> bool:
     """Tell whether to begin now: with all hosts that were asked for, or after the wait with
-    those that are there.
+    those that are there. Fewer than `least` are not enough; hosts in quarantine count here.
     """
-    fit = sum(host.fit for host in hosts)
-    return fit >= nodes or (fit > 0 and waited_s >= wait_s)
+    fit, there = sum(host.fit for host in hosts), sum(not host.leaving for host in hosts)
+    return fit >= nodes or (fit > 0 and there >= least and waited_s >= wait_s)
 
 
 def _named(nodes: Sequence[str]) -> str:

@@ -234,6 +234,20 @@ def test_a_wait_for_hosts_can_be_given_up(stage: Callable[[int], Stage]) -> None
     assert set(on.ranks.members) == {"a"}
 
 
+def test_too_few_hosts_are_waited_for_and_then_it_is_an_error(
+    stage: Callable[[int], Stage],
+) -> None:
+    on = stage(3)
+    on.ranks.wait_s = 0.05
+    few = on.ranks.wait_for_hosts(3, lambda: True, least=2)
+    assert "1 of 3 nodes came" in str(few)
+    assert "begins with 2 or more" in str(few)
+    on.ranks.wait_s = 0.1
+    on.follow("b")
+    on.until(lambda: len(on.ranks.members) == 2)
+    assert on.ranks.wait_for_hosts(3, lambda: True, least=2) is None
+
+
 def test_ranks_wait_until_the_imports_of_every_host_are_done(
     stage: Callable[[int], Stage],
 ) -> None:

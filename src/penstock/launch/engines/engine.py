@@ -67,6 +67,8 @@ class Submission:
     """Name of the job in the words of the engine: Slurm's job id, a JobSet's name, …"""
     submitted: float
     detail: dict[str, str]
+    token: str = ""
+    """`Job.token` of the job."""
 
     def save(self, folder: Path) -> None:
         write_atomic(folder / "submission.json", json.dumps(asdict(self), indent=1) + "\n")

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 
 from penstock.launch.engines.engine import JOB_LOGS, Job
+from penstock.launch.hosts.meeting import LEAST
 from penstock.launch.prepare.nodes import devices_of_nodes
+from penstock.policy.spares import majority
 from penstock.run.schema.run import Run
 
 SAVE_MARGIN_S = 30.0  # beside guard.grace: until the ranks hear of the signal, and to requeue
@@ -100,11 +102,15 @@ def slurm_time(seconds: float) -> str:
 
 def _body(job: Job, inside: bool) -> Iterator[str]:
     own = job.run.cluster.slurm
-    for name, value in job.env.items():
+    env = dict(job.env)
+    if not own.elastic:  # whose jobs start when nodes become free, the first one for itself
+        env[LEAST] = str(majority(job.run.cluster.nodes))
+    for name, value in env.items():
         yield f"export {name}={shlex.quote(value)}"
     yield from own.setup
     yield ""
-    yield f"node={shlex.quote(_node_command(job))}"
+    orphans = not inside and not own.elastic and job.hosts > 1
+    yield f"node={shlex.quote(_node_command(job) + (_END_ORPHAN if orphans else ''))}"
     yield f'{_srun(job, inside)} bash -c "$node" &'
     yield "runner=$! ending="
     if not inside:
@@ -149,6 +155,18 @@ if [ "$code" = 0 ] && [ -z "$ending" ]; then
 fi"""
 
 
+# When the node of the batch script is lost, the others train on to the end of the run, and nobody
+# is left to end the job. `srun` was on that node: whether it is there is asked of its port.
+_END_ORPHAN = '''
+code=$?
+if [ "$code$told" = 0 ] && command -v timeout >/dev/null && command -v scancel >/dev/null &&
+  ! timeout 10 bash -c "exec 3<>/dev/tcp/$runner" 2>/dev/null; then
+  echo "the run has ended, and the node of its batch script is gone: this job is cancelled"
+  env ${conf:+SLURM_CONF="$conf"} scancel "$job"
+fi
+exit "$code"'''
+
+
 def _node_command(job: Job) -> str:
     """Return what runs on each node, in a shell of its own.
 
@@ -163,7 +181,9 @@ def _node_command(job: Job) -> str:
         train = f"{shlex.quote(sys.executable)} -m penstock train {file}"
     return (
         "export PENSTOCK_NODE=${SLURMD_NODENAME:-$(hostname)}; "
-        "unset ${!SLURM_@} ${!SBATCH_@} ${!PMI_@} ${!PMIX_@}; trap : TERM; "
+        "job=$SLURM_JOB_ID conf=$SLURM_CONF told=; "
+        "runner=$SLURM_SRUN_COMM_HOST/$SLURM_SRUN_COMM_PORT; "
+        "unset ${!SLURM_@} ${!SBATCH_@} ${!PMI_@} ${!PMIX_@}; trap told=1 TERM; "
         f"if [ ! -r {file} ]; then "
         f'echo "$PENSTOCK_NODE does not see "{file}"; '
         'set dir to a folder that all nodes share" >&2; '

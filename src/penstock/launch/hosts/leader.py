@@ -5,6 +5,7 @@ leader goes on with that journal and records the time in between as a fault.
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from penstock.guard.tiers.journal_facts import last_result
 from penstock.launch.hosts.journal_sync import JournalSync
 from penstock.launch.hosts.lease import Lease
 from penstock.launch.hosts.link import Message
-from penstock.launch.hosts.meeting import RequestReader
+from penstock.launch.hosts.meeting import LEAST, RequestReader
 from penstock.launch.hosts.membership import LeaseLost, Member
 from penstock.launch.hosts.notice import StopNotice
 from penstock.launch.hosts.remote_ranks import HostPlan, RemoteRanks
@@ -37,6 +38,7 @@ from penstock.ledger.journal.read import lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
+from penstock.policy.spares import majority
 from penstock.run.folder import RunFolder
 from penstock.run.save import save
 from penstock.run.schema.run import Run
@@ -124,9 +126,12 @@ class Leader:
         self.listener.host_message(
             f"{self.me.node} leads, at {', '.join(self.lease.record.addresses)}"
         )
-        ranks.wait_for_hosts(self._expected_hosts(), keep_waiting=self._show_waiting)
+        expected = self._expected_hosts()
+        few = ranks.wait_for_hosts(expected, self._show_waiting, self._least_hosts(expected))
         if self.notice.given:
             return RunOutcome(HANDED_OVER if self.notice.leaving else "stopped")
+        if few and self.lost_t is None:
+            return RunOutcome("failed", str(few), few.exit_code)
         self.listener.launching(folder, plan)
         return MultiHostSupervisor(
             folder=folder,
@@ -180,6 +185,15 @@ class Leader:
         ]
         at_work = {host["node"] for host in self.folder.read_launch_record().hosts}
         return len(at_work - set(leaders[-2:-1]) | {self.me.node})
+
+    def _least_hosts(self, expected: int) -> int:
+        """Return the fewest hosts to begin with.
+
+        Where an engine started the others too, one host that is early must not train alone. A host
+        that takes over goes on without those that do not follow it in the end.
+        """
+        asked = os.environ.get(LEAST, "1")
+        return min(majority(expected), int(asked)) if asked.isdigit() else 1
 
     def _record_fault(
         self, journal: SupervisorJournal, attempt: int, t: float, reason: str

@@ -23,10 +23,13 @@ from penstock.run.schema.run import Run
 TOKEN = "PENSTOCK_SUBMISSION"
 """Environment variable that an engine sets on a node: the word that `mark_submission` left in the
 meeting place."""
+LEAST = "PENSTOCK_LEAST_NODES"
+"""Environment variable that an engine sets on a node: with fewer hosts the run does not begin."""
 PATIENCE_S = 3.0
 SECRET_BYTES, MOST_SECRETS = 32, 100
 REQUESTS_S = 3.0  # between two looks for requests
 _SECRET, _SUBMITTED, _REQUESTS = "secret", "submitted", "requests"
+_STOPPED = b"stopped"
 
 
 class MeetingPlace(Protocol):
@@ -147,14 +150,19 @@ def mark_submission(place: MeetingPlace, token: str) -> None:
     place.put(f"{_SUBMITTED}/{token}", b"submitted")
 
 
-def refuse_other_place(place: MeetingPlace, token: str) -> None:
-    """Refuse a place that is not the one of the machine that submitted the run.
+def mark_stopped(place: MeetingPlace, token: str) -> None:
+    """Leave word that a person stopped the run, for nodes of the submission that start later."""
+    place.put(f"{_SUBMITTED}/{token}", _STOPPED)
+
+
+def was_stopped(place: MeetingPlace, token: str) -> bool:
+    """Return whether a person stopped the run; refuse a place that is not the submission's.
 
     A folder of that name on the node's own disk would be another place on every node, and each node
     would train the whole run alone.
     """
     try:
-        place.get(f"{_SUBMITTED}/{token}")
+        return place.get(f"{_SUBMITTED}/{token}") == _STOPPED
     except FileNotFoundError:
         raise PenstockError(
             f"{place}: this node does not find there what the submitting machine wrote, so other "

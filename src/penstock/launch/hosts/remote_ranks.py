@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RunFailed
 from penstock.launch.hosts.membership import LOST_CODE, LOST_S, HostMembership, Member
 from penstock.launch.hosts.network import HostNetwork
 from penstock.launch.hosts.tunnel import TunnelAddress
@@ -25,7 +25,9 @@ from penstock.ledger.journal.events import HostsAssigned
 from penstock.meter.rendezvous import LOOPBACK
 from penstock.plan.job.layout import Layout
 from penstock.policy import spares
+from penstock.style import format_duration
 
+GIVE_UP = 10  # times cluster.wait: too few hosts came
 # Variables of a rank that the leader sends; each host sets the others, above all secrets.
 SENT_VARIABLES = (
     "RANK",
@@ -58,15 +60,30 @@ class RemoteRanks(HostMembership):
 
     # A new attempt
 
-    def wait_for_hosts(self, count: int, keep_waiting: Callable[[], bool]) -> None:
-        """Wait for `count` hosts, for `cluster.wait` at most and while `keep_waiting()`."""
-        began = time.monotonic()
+    def wait_for_hosts(
+        self, count: int, keep_waiting: Callable[[], bool], least: int = 1
+    ) -> RunFailed | None:
+        """Wait for `count` hosts, for `cluster.wait` at most and while `keep_waiting()`.
+
+        Fewer than `least` are waited for longer; the error says that they did not come either.
+        """
+        began, announced = time.monotonic(), False
         while True:
             self.poll()
-            if spares.enough_hosts(self.hosts(), count, time.monotonic() - began, self.wait_s):
-                return
+            waited_s, there = time.monotonic() - began, self.hosts()
+            if spares.enough_hosts(there, count, waited_s, self.wait_s, least):
+                return None
+            if waited_s >= GIVE_UP * self.wait_s:
+                return RunFailed(
+                    f"{len(there)} of {count} nodes came within {format_duration(waited_s)}, and "
+                    f"the run begins with {least} or more; `penstock logs` shows what the others "
+                    "printed. Ask for fewer with cluster.nodes, or wait longer with cluster.wait"
+                )
+            if waited_s >= self.wait_s and not announced:
+                announced = True
+                self.announce(f"{len(there)} of {count} nodes came; waiting for {least} at least")
             if not keep_waiting():
-                return
+                return None
             self.wait(0.2)
 
     def begin_attempt(self, attempt: int, stopping: Callable[[], bool] = lambda: False) -> int:

@@ -25,7 +25,9 @@ from penstock.run.schema.run import Run
 def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
     """Take this host's part in the run, from beginning to end."""
     folder, place = RunFolder(run.folder), meeting.meeting_place(run)
-    _refuse_other_place(place)
+    if _was_stopped(place):
+        listener.host_message("the run was asked to stop before this node came")
+        return
     with folder.lock(f"lock-{addresses.node()}"):
         journal_sync = JournalSync(folder, place)
         _pull(journal_sync, place)
@@ -54,13 +56,17 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         raise error(outcome.error)
 
 
-def _refuse_other_place(place: meeting.MeetingPlace) -> None:
-    """Refuse a meeting place that an engine's other nodes cannot see."""
+def _was_stopped(place: meeting.MeetingPlace) -> bool:
+    """Return whether a person stopped the run since an engine was asked to start this node.
+
+    A meeting place that the other nodes cannot see is refused.
+    """
     if token := os.environ.get(meeting.TOKEN):
         try:
-            meeting.refuse_other_place(place, token)
+            return meeting.was_stopped(place, token)
         except OSError as error:
             raise RunFailed(_unreachable(place, error)) from None
+    return False
 
 
 def _unreachable(place: meeting.MeetingPlace, error: OSError) -> str:
