@@ -173,9 +173,7 @@ class Dataset:
         """End the background work."""
         self._files.close()
 
-    def verify(
-        self, progress: Progress | None = None, limit_s: float | None = None
-    ) -> list[str]:
+    def verify(self, progress: Progress | None = None, limit_s: float | None = None) -> list[str]:
         """Hash every file in full and check every token id; return one line per problem.
 
         With a limit no file is begun after it: large datasets are then checked in part.

@@ -13,7 +13,12 @@ from penstock.launch.doctor import equality, judge
 from penstock.launch.doctor.finding import Examination, bad, good, note
 from penstock.launch.doctor.fleet import Fleet, Target, open_fleet, without_errors
 from penstock.launch.doctor.lines import ERROR, Answer
-from penstock.launch.doctor.links import judge_links, measure_links, tier_between_nodes
+from penstock.launch.doctor.links import (
+    judge_links,
+    measure_links,
+    stated_rate,
+    tier_between_nodes,
+)
 from penstock.launch.engines.ssh import handed_on
 from penstock.launch.hosts.meeting import SECRET_BYTES
 from penstock.run.save import to_toml
@@ -138,12 +143,13 @@ class Doctor:
         if len(self.fleet.nodes) < 2:
             return
         self.progress("links between the nodes")
-        links = measure_links(self.fleet, "short" if self.short else "full")
+        by_nccl = self.kind == "cuda"
+        stated = stated_rate(self.target.file, by_nccl)
+        links = measure_links(self.fleet, "short" if self.short else "full", stated)
         self.found.facts["links"] = {
             link.names: {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}
             for link in links
         }
-        by_nccl = self.kind == "cuda"
         nodes = len(self.fleet.nodes)
         self.found.add(*judge_links(links, self.target.file, by_nccl, nodes))
 

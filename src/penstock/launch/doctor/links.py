@@ -15,7 +15,7 @@ MOST_ROUNDS = 15  # a round takes a second; every node then meets fifteen others
 FOR_S = {"full": 0.3, "short": 0.1}
 SLOW, SLOW_AMONG_PEERS = 0.5, 0.4  # of what the file says, of what the other links do
 LATE, LATE_S = 10.0, 5e-3  # times what the others take, and at least this much more
-AGAIN = 2  # a slow link is measured again before it is called slow
+AGAIN = 3  # a slow link is measured again before it is called slow
 
 Pair = tuple[str, str]
 
@@ -46,8 +46,10 @@ def rounds(nodes: Sequence[str], most: int = MOST_ROUNDS) -> Iterator[list[Pair]
         ring = [ring[0], ring[-1], *ring[1:-1]]
 
 
-def measure_links(fleet: Fleet, form: str) -> list[Link]:
-    """Measure every pair of nodes, and those that seem slow again."""
+def measure_links(fleet: Fleet, form: str, stated: float = 0.0) -> list[Link]:
+    """Measure every pair of nodes, and those again that seem slower than the others or than what
+    is `stated`.
+    """
     token, for_s = new_token(), FOR_S[form]
     ports = fleet.ask({"do": "listen", "token": token})
     found: dict[Pair, Link] = {}
@@ -56,7 +58,8 @@ def measure_links(fleet: Fleet, form: str) -> list[Link]:
     for _ in range(AGAIN):
         usual = _usual([link.bytes_per_s for link in found.values()])
         # One at a time: nothing else is on the wire, and nothing else wants the processor.
-        for link in [one for one in found.values() if one.bytes_per_s < SLOW * usual]:
+        least = SLOW * max(usual, stated)
+        for link in [one for one in found.values() if one.bytes_per_s < least]:
             again = _measure(fleet, [link.pair], ports, token, for_s)[link.pair]
             if again.bytes_per_s > found[link.pair].bytes_per_s:
                 found[link.pair] = again
@@ -97,6 +100,15 @@ def tier_between_nodes(file: ClusterFile | None) -> TierSection | None:
     return next((tier for tier in file.tier if tier.size > per_node), None)
 
 
+def stated_rate(file: ClusterFile | None, by_nccl: bool) -> float:
+    """Return what the file says that a node can send to another, in bytes per second; 0: nothing.
+
+    A tier's bandwidth is that of one accelerator.
+    """
+    tier = None if by_nccl else tier_between_nodes(file)
+    return tier.bandwidth * _per_node(file) / tier.oversubscription if tier else 0.0
+
+
 def judge_links(
     links: Sequence[Link], file: ClusterFile | None, by_nccl: bool, nodes: int
 ) -> list[Finding]:
@@ -120,8 +132,7 @@ def judge_links(
     if not working:
         return found
     usual = _usual([link.bytes_per_s for link in working])
-    tier = None if by_nccl else tier_between_nodes(file)
-    stated = tier.bandwidth * _per_node(file) / tier.oversubscription if tier else 0.0
+    stated = stated_rate(file, by_nccl)
     slow = {link.pair: link for link in working if link.bytes_per_s < SLOW_AMONG_PEERS * usual}
     slow |= {link.pair: link for link in working if link.bytes_per_s < SLOW * stated}
     late_s = _usual([link.latency_s for link in working])
