@@ -6,6 +6,7 @@ ranks do, while the node looks at its disks and data.
 
 import contextlib
 import itertools
+import json
 import os
 import queue
 import shutil
@@ -26,6 +27,7 @@ from penstock.meter.rendezvous import LOOPBACK
 from penstock.private import private_folder
 from penstock.run.folder import memory_root
 from penstock.run.load import load
+from penstock.run.paths import KEY, PLAN
 from penstock.run.schema.run import Run
 
 RANK = "penstock.launch.doctor.rank"
@@ -69,6 +71,8 @@ class NodeAgent:
         if order.get("run"):
             file = self.folder / "run.toml"
             file.write_text(order["run"])
+            # Read beside the run file: where its relative paths were found.
+            file.with_name(PLAN).write_text(json.dumps({KEY: order["paths"]}))
             self.run = load(file)
             if not folder.is_dir():
                 # Relative to a folder that does not exist yet: it is made when the run starts.

@@ -21,6 +21,7 @@ from penstock.launch.doctor.links import (
 )
 from penstock.launch.engines.ssh import handed_on
 from penstock.launch.hosts.meeting import SECRET_BYTES
+from penstock.run.paths import located_paths
 from penstock.run.save import to_toml
 from penstock.run.schema.run import Run
 
@@ -107,6 +108,7 @@ class Doctor:
         order = {
             "do": "begin",
             "run": to_toml(self.run) if self.run else None,
+            "paths": located_paths(self.run) if self.run else {},
             "folder": self.folder or None,
             "interface": self.target.interface,
             "env": handed_on() if self.target.launcher == "ssh" else {},

@@ -6,7 +6,6 @@ host that dies is left to the other hosts, which go on without it.
 
 import json
 import os
-import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from penstock.errors import RunFailed
 from penstock.launch.engines import ssh_checks
-from penstock.launch.engines.engine import Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import JOB_LOGS, Job, JobPhase, JobState, Submission
 from penstock.launch.engines.ssh_hosts import (
     Ssh,
     SshHost,
@@ -25,14 +24,15 @@ from penstock.launch.engines.ssh_hosts import (
     each,
     nodes_of,
 )
-from penstock.launch.engines.ssh_node import ENGINE, MODULE
+from penstock.launch.engines.ssh_node import MODULE
+from penstock.run.paths import located_paths
+from penstock.run.save import visible_toml
 from penstock.run.schema.engines import SshSection
-from penstock.run.schema.run import Run
-from penstock.secret import redact
 
 # Variables of this machine that the hosts get: credentials of buckets and trackers. They travel
 # inside the ssh connection and are not written to a disk.
 HANDED_ON = ("AWS_", "GOOGLE_", "AZURE_", "HF_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_")
+Order = dict[str, Any]
 END_S = 60.0  # beyond the grace of a run: SIGKILL, and the connection
 
 
@@ -51,7 +51,7 @@ class SshJob:
     """Folder on the hosts that the run works in."""
     run_folder: str
 
-    def orders(self, name: str, run: str, env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def orders(self, name: str, run: str, job: Job, env: Mapping[str, str]) -> Iterator[Order]:
         """Yield what each node is told to start."""
         for node in self.nodes:
             yield {
@@ -59,7 +59,9 @@ class SshJob:
                 "node": node,
                 "folder": self.folder,
                 "run_folder": self.run_folder,
-                "env": dict(env),
+                "log": f"{self.run_folder}/logs/{JOB_LOGS}{name}-{node}.log",
+                "env": {**env, **job.env},
+                "paths": located_paths(job.run),
                 "run": run,
             }
 
@@ -75,7 +77,7 @@ def job_of(job: Job) -> SshJob:
 class SshEngine:
     """The engine of `cluster.launcher = "ssh"`."""
 
-    name = ENGINE
+    name = "ssh"
 
     def refusals(self, job: Job) -> list[str]:
         """Return why this job cannot start on its hosts, a line each."""
@@ -83,10 +85,8 @@ class SshEngine:
         if wrong:
             return wrong
         made = job_of(job)
-        with connected(made.section) as ssh:
-            return ssh_checks.host_refusals(
-                ssh, made.nodes, job.run, made.folder, made.run_folder, handed_on()
-            )
+        ssh, where = connected(made.section), (made.folder, made.run_folder, job.folder)
+        return ssh_checks.host_refusals(ssh, made.nodes, job.run, *where, handed_on())
 
     def text(self, job: Job) -> str:
         """Return the commands, what they read, and the run file that every host gets."""
@@ -96,23 +96,19 @@ class SshEngine:
             "# Each command reads the JSON object below it. The hosts also get the variables "
             + (", ".join(names) if names else "AWS_*, GOOGLE_*, AZURE_*; none is set here"),
         ]
-        for order in made.orders(_job_name(job.run, "ID"), "…", {}):
+        for order in made.orders(_job_name(job), "…", job, {}):
             host = made.nodes[order["node"]]
             lines += [shlex.join(ssh.command(host, ssh.python("-m", MODULE, "start")))]
             lines += [json.dumps(order, ensure_ascii=False)]
-        lines += ["", "# The run file, in place of …", redact(job.run_file.read_text())]
+        lines += ["", "# The run file, in place of …", visible_toml(job.run)]
         return "\n".join(lines)
 
     def submit(self, job: Job) -> Submission:
         """Start the run on every host; a host that fails now is left out."""
         made = job_of(job)
-        name = _job_name(job.run, secrets.token_hex(4))
-        orders = {
-            order["node"]: order
-            for order in made.orders(name, job.run_file.read_text(), handed_on())
-        }
-        with connected(made.section) as ssh:
-            answers = _ask(ssh, made.nodes, "start", orders)
+        name, run = _job_name(job), job.run_file.read_text()
+        orders = {order["node"]: order for order in made.orders(name, run, job, handed_on())}
+        answers = _ask(connected(made.section), made.nodes, "start", orders)
         wrong = {node: answer["error"] for node, answer in answers.items() if "error" in answer}
         if len(wrong) == len(answers):
             raise RunFailed("\n".join(f"{node}: {why}" for node, why in wrong.items()))
@@ -126,17 +122,14 @@ class SshEngine:
     def state(self, submission: Submission) -> JobState:
         """Ask every host whether its process runs."""
         section, nodes = _of(submission)
-        with connected(section) as ssh:
-            answers = _ask(ssh, nodes, "state", _orders(submission, nodes))
-        return job_state(answers)
+        return job_state(_ask(connected(section), nodes, "state", _orders(submission, nodes)))
 
     def cancel(self, submission: Submission) -> None:
         """End everything that was started on every host."""
         section, nodes = _of(submission)
         grace_s = float(submission.detail["grace_s"])
         orders = _orders(submission, nodes, grace_s=grace_s)
-        with connected(section) as ssh:
-            answers = _ask(ssh, nodes, "end", orders, grace_s + END_S)
+        answers = _ask(connected(section), nodes, "end", orders, grace_s + END_S)
         wrong = [f"{node}: {a['error']}" for node, a in answers.items() if "error" in a]
         wrong += [
             f"{node}: processes {', '.join(map(str, a['left']))} cannot be ended: the kernel holds "
@@ -161,8 +154,9 @@ def job_state(answers: Mapping[str, Mapping[str, Any]]) -> JobState:
     if running:
         words = [f"runs on {len(running)} of {len(answers)} hosts", *notes]
         return JobState(JobPhase.RUNNING, "; ".join(words), running)
-    if silent:
+    if len(silent) == len(answers):
         return JobState(JobPhase.UNKNOWN, "; ".join(notes))
+    # Hosts that are silent do not count: a host that is dead must not keep an ended run open.
     return JobState(JobPhase.ENDED, "; ".join(["ended", *notes]))
 
 
@@ -174,8 +168,9 @@ def _how_it_ended(answer: Mapping[str, Any]) -> str:
     return f"{how}: {said}" if said else how
 
 
-def _job_name(run: Run, word: str) -> str:
-    return f"{run.name}-{word}"
+def _job_name(job: Job) -> str:
+    """Return the name of the job: everything that is started carries it."""
+    return f"{job.run.name}-{job.token[:8]}"
 
 
 def _of(submission: Submission) -> tuple[SshSection, dict[str, SshHost]]:

@@ -1,16 +1,17 @@
 """The checks before a run starts on hosts by ssh: all hosts at once, one message for each fault."""
 
+import contextlib
 import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock import __version__
 from penstock.data.store.objects import is_url
-from penstock.errors import RunFailed
+from penstock.errors import RunFailed, system_error
 from penstock.launch.engines.ssh_hosts import (
     Ssh,
     SshAnswer,
@@ -39,11 +40,12 @@ def section_refusals(run: Run) -> list[str]:
     if not hosts:
         return ['cluster.ssh.hosts: missing; write hosts = ["name", "user@name"]']
     nodes_of(run.cluster.ssh)
-    nodes = run.cluster.nodes
-    if nodes > len(hosts):
+    nodes, spares = run.cluster.nodes, run.guard.spares
+    if nodes + spares > len(hosts):
+        wanted = f"cluster.nodes = {nodes}" + (f" and guard.spares = {spares}" if spares else "")
         return [
-            f"cluster.nodes = {nodes}: cluster.ssh.hosts has {len(hosts)}; write nodes = "
-            f"{len(hosts)}, or add hosts"
+            f"{wanted}: cluster.ssh.hosts has {len(hosts)}; add hosts, or write nodes = "
+            f"{max(1, len(hosts) - spares)}"
         ]
     if nodes == 1 < len(hosts):
         return [
@@ -59,9 +61,13 @@ def host_refusals(
     run: Run,
     folder: str,
     run_folder: str,
+    own_folder: Path,
     env: Mapping[str, str],
 ) -> list[str]:
-    """Return what stands against a start on the hosts, a line each."""
+    """Return what stands against a start on the hosts, a line each.
+
+    They work in `folder`, and this machine in `own_folder`.
+    """
     looks = each(nodes, lambda node: look(ssh, nodes[node], folder))
     wrong = [line for node in nodes for line in look_refusals(node, looks[node], ssh, run)]
     if wrong:
@@ -72,7 +78,7 @@ def host_refusals(
     order = {"store": run.guard.durable, "run_folder": run_folder, "env": dict(env)}
     ready = each(nodes, lambda node: _ready(ssh, nodes[node], {**order, "node": node}))
     wrong = [line for node in nodes for line in _ready_refusals(node, ready[node], run)]
-    return wrong or _sharing_refusals(ssh, nodes, run, folder)
+    return wrong or _sharing_refusals(ssh, nodes, run, folder, own_folder)
 
 
 def look(ssh: Ssh, host: SshHost, folder: str) -> dict[str, Any] | str:
@@ -190,32 +196,47 @@ def _ready_refusals(node: str, found: dict[str, Any] | str, run: Run) -> list[st
     return wrong
 
 
-def _sharing_refusals(ssh: Ssh, nodes: Mapping[str, SshHost], run: Run, folder: str) -> list[str]:
-    """Return which hosts do not see the folder that the run's hosts meet in.
+def _sharing_refusals(
+    ssh: Ssh, nodes: Mapping[str, SshHost], run: Run, folder: str, own_folder: Path
+) -> list[str]:
+    """Return which hosts do not see the folder where the run's hosts and this machine meet.
 
-    A host that meets nobody there would begin a run of its own.
+    A host that meets nobody there would train the whole run alone.
     """
     durable = run.guard.durable
-    if len(nodes) < 2 or (durable is not None and is_url(durable)):
+    bucket = durable is not None and is_url(durable)
+    if bucket and run.cluster.nodes > 1:
         return []
-    meeting = str(PurePosixPath(folder, durable or run.dir))
-    first, *others = nodes
-    order = {"folder": meeting, "token": secrets.token_hex(8)}
-    made = ask(ssh, nodes[first], "mark", {**order, "do": "write"})
+    place = run.dir if bucket or durable is None else durable
+    name = f".penstock-{secrets.token_hex(8)}"
+    own = Path(own_folder, Path(place).expanduser()) / name
+    theirs = str(PurePosixPath(folder, place) / name)
+    there = own.parent.exists()
     try:
-        if not made["there"]:
-            return [f"{first}: {meeting}: {made['error']}"]
-        hosts = {node: nodes[node] for node in others}
-        seen = each(hosts, lambda node: ask(ssh, hosts[node], "mark", {**order, "do": "look"}))
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text("")
+        seen = each(nodes, lambda node: ask(ssh, nodes[node], "sees", {"path": theirs}))
+    except OSError as error:
+        return [system_error(error)]
     finally:
-        ask(ssh, nodes[first], "mark", {**order, "do": "remove"})
-    apart = [node for node in others if not seen[node]["there"]]
+        own.unlink(missing_ok=True)
+        if not there:
+            with contextlib.suppress(OSError):  # somebody else uses it by now
+                own.parent.rmdir()
+    apart = [node for node in nodes if not seen[node]["there"]]
     if not apart:
         return []
-    field = "guard.durable" if durable else "guard.durable: missing"
+    do = "does" if len(apart) == 1 else "do"
+    what = f"{', '.join(apart)} {do} not share the folder {own.parent} with this machine"
+    if run.cluster.nodes == 1:
+        return [
+            f'dir = "{run.dir}": {what}, so the run could not be followed; name a folder on a disk '
+            "that they share, or run `penstock train` on the host itself"
+        ]
+    field = f'guard.durable = "{durable}"' if durable else "guard.durable: missing"
     return [
-        f"{field}: {', '.join(apart)} and {first} do not share the folder {meeting}, and hosts of "
-        'a run must meet; write durable = "s3://bucket/runs", or a folder on a disk that they share'
+        f"{field}; {what}, and hosts of a run must meet; write durable = "
+        '"s3://bucket/runs", or a folder on a disk that all of them share'
     ]
 
 

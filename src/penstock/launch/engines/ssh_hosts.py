@@ -4,15 +4,17 @@
 that is not known is refused, never learned: `StrictHostKeyChecking` is always on.
 """
 
+import atexit
+import contextlib
 import re
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -142,25 +144,26 @@ class Ssh:
         return SshAnswer(done.returncode, done.stdout, done.stderr)
 
 
-@contextmanager
-def connected(section: SshSection) -> Iterator[Ssh]:
-    """Yield an `Ssh` whose commands share connections; they are closed at the end."""
+def connected(section: SshSection) -> Ssh:
+    """Return an `Ssh` whose commands share one connection to a host while this process lives."""
+    return Ssh(section, _control_folder())
+
+
+@lru_cache
+def _control_folder() -> Path:
+    """Make the folder of shared connections; they close when this process ends."""
     # A short path: a Unix socket's name has 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp" if Path("/tmp").is_dir() else None))
-    ssh = Ssh(section, folder)
-    try:
-        yield ssh
-    finally:
-        nodes = nodes_of(section)
-        each(nodes, lambda node: _close(ssh, nodes[node]))
-        shutil.rmtree(folder, ignore_errors=True)
+    atexit.register(_close_connections, folder)
+    return folder
 
 
-def _close(ssh: Ssh, host: SshHost) -> None:
-    words = ssh.command(host, "")
-    at = words.index("--")
-    command = [*words[:at], "-O", "exit", *words[at : at + 2]]
-    subprocess.run(command, capture_output=True, timeout=CALL_S, check=False)
+def _close_connections(folder: Path) -> None:
+    for path in folder.iterdir():
+        command = ["ssh", "-o", f"ControlPath={path}", "-O", "exit", "penstock"]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, timeout=CONNECT_S, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def each(nodes: Mapping[str, SshHost], do: Callable[[str], _T]) -> dict[str, _T]:

@@ -1,7 +1,7 @@
 """The host's side of the ssh engine: `python -m penstock.launch.engines.ssh_node VERB`.
 
     ready    what stands against a start here: the run runs already, a store cannot be reached
-    mark     write, look for or remove a file, to find out whether hosts share a folder
+    sees     whether a file is there, which tells whether machines share a folder
     start    start `penstock train`, detached from the connection
     state    whether it runs, or how it ended
     end      end everything that `start` started, and return when it is gone
@@ -23,13 +23,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import system_words
 from penstock.files import PRIVATE, write_atomic
 from penstock.home import home
-from penstock.launch.engines.engine import NODE_OF
 from penstock.private import private_folder
 
-ENGINE = "ssh"
 JOB = "PENSTOCK_JOB"
 MODULE = "penstock.launch.engines.ssh_node"
 KILL_S = 20.0  # from SIGKILL until a process is gone
@@ -53,12 +50,17 @@ def start(given: Mapping[str, Any]) -> dict[str, Any]:
     run_file = folder / RUN_FILE
     write_atomic(run_file, given["run"], PRIVATE)
     write_atomic(folder / _RUN_FOLDER, given["run_folder"], PRIVATE)
-    env = os.environ | given["env"]
-    env |= {JOB: given["job"], NODE_OF: ENGINE, "PENSTOCK_NODE": given["node"]}
+    # Read beside the run file: where its relative paths were found.
+    write_atomic(folder / "plan.json", json.dumps({"paths": given["paths"]}), PRIVATE)
+    env = os.environ | given["env"] | {JOB: given["job"], "PENSTOCK_NODE": given["node"]}
     (folder / _ENDED).unlink(missing_ok=True)
-    words = [sys.executable, "-m", "penstock", "train", str(run_file), *given.get("words", ())]
+    words = [sys.executable, "-m", "penstock", "train", str(run_file)]
     keep = [sys.executable, "-m", MODULE, "keep", str(folder), *words]
-    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
+    log_file = Path(given["log"]).expanduser()
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    (folder / LOG).unlink(missing_ok=True)
+    (folder / LOG).symlink_to(log_file)
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
     try:
         keeper = subprocess.Popen(
             keep, cwd=work, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -142,20 +144,12 @@ def ready(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"running": running, "store": store}
 
 
-def mark(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Write, look for or remove a file: hosts that see each other's file share a folder."""
-    path = Path(given["folder"]).expanduser() / f".penstock-{given['token']}"
-    try:
-        if given["do"] == "write":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("")
-        elif given["do"] == "remove":
-            path.unlink(missing_ok=True)
-        else:
-            os.listdir(path.parent)  # a network file system looks again
-    except OSError as error:
-        return {"there": False, "error": system_words(error)}
-    return {"there": path.exists(), "error": ""}
+def sees(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether this host sees a file that another machine has written in a shared folder."""
+    path = Path(given["path"]).expanduser()
+    with contextlib.suppress(OSError):
+        os.listdir(path.parent)  # a network file system looks again
+    return {"there": path.exists()}
 
 
 def of_job(job: str) -> Iterator[int]:
@@ -234,7 +228,7 @@ def main() -> None:
     verb = sys.argv[1]
     if verb == "keep":
         sys.exit(_keep(Path(sys.argv[2]), sys.argv[3:]))
-    verbs = {"start": start, "state": state, "end": end, "ready": ready, "mark": mark}
+    verbs = {"start": start, "state": state, "end": end, "ready": ready, "sees": sees}
     print(json.dumps(verbs[verb](json.load(sys.stdin))))
 
 
