@@ -46,6 +46,8 @@ def layouts_to_try(ranks: int, run: Run | None, kind: str) -> list[dict[str, int
 
 def _candidates(ranks: int) -> Iterator[dict[str, int]]:
     """Yield every kind of split alone, and each with sharding, over all ranks."""
+    if ranks < 2:
+        return
     microbatch = 2
     yield {"replicate": ranks, "microbatch": microbatch}
     yield {"shard": ranks, "microbatch": microbatch}

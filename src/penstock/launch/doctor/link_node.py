@@ -4,6 +4,7 @@ A node listens at its own addresses on a port that the kernel picks, and talks o
 begins with the token of this examination. Nothing that is sent means anything.
 """
 
+import contextlib
 import hmac
 import os
 import socket
@@ -38,6 +39,8 @@ class LinkListener:
 
     def close(self) -> None:
         for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # else a thread in `accept` keeps it open
             listener.close()
 
     def _accept(self, listener: socket.socket) -> None:

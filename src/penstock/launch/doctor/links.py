@@ -89,7 +89,12 @@ def _link(pair: Pair, answer: Answer) -> Link:
 
 
 def _usual(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else 0.0
+    """Return what a good link does: the middle of the best third.
+
+    One slow node of three has two of the three links: their median would be its own.
+    """
+    best = sorted(values, reverse=True)[: -(-len(values) // 3)]
+    return statistics.median(best) if best else 0.0
 
 
 def tier_between_nodes(file: ClusterFile | None) -> TierSection | None:
@@ -135,7 +140,7 @@ def judge_links(
     stated = stated_rate(file, by_nccl)
     slow = {link.pair: link for link in working if link.bytes_per_s < SLOW_AMONG_PEERS * usual}
     slow |= {link.pair: link for link in working if link.bytes_per_s < SLOW * stated}
-    late_s = _usual([link.latency_s for link in working])
+    late_s = 1 / _usual([1 / link.latency_s for link in working])
     late = {
         link.pair: link
         for link in working
