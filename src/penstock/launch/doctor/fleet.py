@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
 from penstock.launch.doctor.lines import ERROR, HELLO, Answer, LineProcess, Order, collect
+from penstock.launch.engines.slurm import clean_environment
 from penstock.launch.engines.ssh_hosts import OWN_FAILURE, Ssh, nodes_of, refusal_words
 from penstock.launch.supervisor import addresses
 from penstock.run.clusters.file import ClusterFile
@@ -191,14 +192,14 @@ def _start_by_slurm(fleet: Fleet, target: Target) -> None:
 
 
 def _outside_of_jobs() -> dict[str, str]:
-    """Return the environment without what an outer job of Slurm left in it."""
+    """Return the environment, without what an outer job of Slurm left in it when it ended."""
     inside = (
         os.environ.get("SLURM_JOB_ID")
         and not subprocess.run(
             ["squeue", "--noheader", f"--job={os.environ['SLURM_JOB_ID']}"], capture_output=True
         ).returncode
     )
-    return {k: v for k, v in os.environ.items() if inside or not k.startswith("SLURM_")}
+    return dict(os.environ) if inside else clean_environment()
 
 
 def without_errors(answers: Mapping[str, Answer]) -> dict[str, Answer]:
