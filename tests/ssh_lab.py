@@ -162,7 +162,7 @@ class SshLab:
         return [*self.net("head"), sys.executable, "-m", "penstock", *words]
 
     def call(
-        self, *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 280.0
+        self, *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 600.0
     ) -> subprocess.CompletedProcess[str]:
         """Run `penstock …` as the user does."""
         return subprocess.run(

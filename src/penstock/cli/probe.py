@@ -55,8 +55,9 @@ def probe(
         def show(what: str, done: int, of: int) -> None:
             bar.update(task, description=what, completed=done, total=of)
 
+        notes: list[str] = []
         if before is None:
-            file, notes = keep_stated_fields(measure(show, quick), path), []
+            file = keep_stated_fields(measure(show, quick), path)
         else:
             from penstock.launch.doctor.probe_nodes import probe_nodes
 

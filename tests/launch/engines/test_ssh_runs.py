@@ -22,8 +22,9 @@ from ssh_lab import FAKETIME, SshLab, lab_or_skip
 
 pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0  # machines are shared
 STEPS = 300
+STARTED: list[subprocess.Popen[str]] = []
 Files = Callable[..., Path]
 
 
@@ -74,8 +75,19 @@ def until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.fixture(autouse=True)
+def _ended_commands() -> Iterator[None]:
+    """No command of a test that failed outlives it."""
+    yield
+    while STARTED:
+        command = STARTED.pop()
+        if command.poll() is None:
+            command.kill()
+            command.communicate()
+
+
 def start(lab: SshLab, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    command = subprocess.Popen(
         lab.command("train", *words),
         cwd=lab.shared,
         env=lab.env(),
@@ -84,6 +96,8 @@ def start(lab: SshLab, *words: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+    STARTED.append(command)
+    return command
 
 
 def finish(command: subprocess.Popen[str]) -> str:

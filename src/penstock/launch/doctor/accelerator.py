@@ -1,6 +1,7 @@
 """Checks of one accelerator: products whose answer is known exactly, and memory that keeps bits."""
 
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,13 +10,14 @@ from penstock.guard.detect.failpoints import Failpoint, Failpoints
 from penstock.home import home
 
 # Small integers: every product and every sum below 2^24 is exact in fp32, in any order.
-SIDE = {"cpu": 384, "cuda": 4096}
+SIDE = {"cpu": 384, "cuda": 2048}
 LARGEST = 3
 MATMUL_S = {"cpu": 0.5, "cuda": 2.0}
 MEMORY_BYTES = {"cpu": 64 << 20, "cuda": 16 << 30}
 MEMORY_SHARE = 0.5  # of what is free
 MEMORY_S = 3.0
 PATTERNS = (0x5555555555555555, -0x5555555555555556, 0, -1)
+_PART_WORDS = 1 << 24
 Facts = dict[str, Any]
 
 
@@ -44,7 +46,7 @@ def known_answer(device: torch.device, rank: int) -> Facts:
             _wait(device)
             best_s = min(best_s, time.perf_counter() - began)
             tries += 1
-            failpoints.handlers["flip"] = lambda trap, found=found: _flip(found)
+            failpoints.handlers["flip"] = partial(_flip, found)
             failpoints.trigger("matmul", tries)
             if not torch.equal(found, right_answer):
                 wrong[precision] = int((found != right_answer).sum())
@@ -73,7 +75,7 @@ def _product_by_sums(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return left.double() @ right.double()
 
 
-def _flip(tensor: torch.Tensor, trap: Failpoint | None = None) -> None:
+def _flip(tensor: torch.Tensor, trap: Failpoint) -> None:
     """Flip one bit of the answer, as a broken accelerator does."""
     whole = tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
     whole[0, 0] ^= 1 << 10
@@ -85,12 +87,16 @@ def memory_pattern(device: torch.device) -> Facts:
     if device.type == "cuda":
         size = min(size, int(torch.cuda.mem_get_info(device)[0] * MEMORY_SHARE))
     words = torch.empty(size // 8, dtype=torch.int64, device=device)
-    addresses = torch.arange(len(words), device=device)
+    parts = words.split(_PART_WORDS)
+    addresses = torch.arange(len(parts[0]), device=device)
     wrong, until = 0, time.monotonic() + MEMORY_S
     for pattern in PATTERNS:
-        torch.bitwise_xor(addresses, pattern, out=words)  # every word another, at every address
-        _wait(device)
-        wrong += int((words ^ pattern != addresses).sum())
+        # Every word another, and every part: a line that leads to a wrong address shows too.
+        for number, part in enumerate(parts):
+            torch.bitwise_xor(addresses[: len(part)] + number * _PART_WORDS, pattern, out=part)
+        for number, part in enumerate(parts):
+            expected = addresses[: len(part)] + number * _PART_WORDS
+            wrong += int((part ^ pattern != expected).sum())
         if time.monotonic() > until:
             break
     return {"wrong": wrong, "bytes": size}

@@ -31,7 +31,7 @@ SIZES = {
 _DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context")
 
 
-def layouts_to_try(ranks: int, run: Run | None, kind: str) -> list[dict[str, int]]:
+def layouts_to_try(ranks: int, run: Run | None, kind: str) -> list[dict[str, Any]]:
     """Return the layouts that a run may use on so many ranks, smallest ways first.
 
     A run file that names its ways is held to those; a model's own limits hold too.
@@ -44,7 +44,7 @@ def layouts_to_try(ranks: int, run: Run | None, kind: str) -> list[dict[str, int
     return found
 
 
-def _candidates(ranks: int) -> Iterator[dict[str, int]]:
+def _candidates(ranks: int) -> Iterator[dict[str, Any]]:
     """Yield every kind of split alone, and each with sharding, over all ranks."""
     if ranks < 2:
         return

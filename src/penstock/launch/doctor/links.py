@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.launch.doctor.finding import Finding, bad, good
@@ -158,7 +158,9 @@ def judge_links(
     return found
 
 
-def _name_nodes(links: dict[Pair, Link], nodes: int, shown, against: str) -> list[Finding]:  # type: ignore[no-untyped-def]
+def _name_nodes(
+    links: dict[Pair, Link], nodes: int, shown: Callable[[Link], str], against: str
+) -> list[Finding]:
     """Name the nodes that most of the slow links have in common, else the two ends of a link."""
     found, left = [], dict(links)
     while left:

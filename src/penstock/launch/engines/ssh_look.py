@@ -12,7 +12,7 @@ import socket
 import sys
 
 
-def look(folder):  # type: ignore[no-untyped-def]
+def look(folder):
     """Return what this host has: versions, and the folder that the run will work in."""
     return {
         "hostname": socket.gethostname(),
@@ -26,7 +26,7 @@ def look(folder):  # type: ignore[no-untyped-def]
     }
 
 
-def _penstock():  # type: ignore[no-untyped-def]
+def _penstock():
     try:
         import penstock
 
@@ -35,7 +35,7 @@ def _penstock():  # type: ignore[no-untyped-def]
         return None if isinstance(error, ImportError) else "broken: " + repr(error)
 
 
-def _version(name):  # type: ignore[no-untyped-def]
+def _version(name):
     try:
         from importlib.metadata import version
 
@@ -44,7 +44,7 @@ def _version(name):  # type: ignore[no-untyped-def]
         return None
 
 
-def _folder(folder):  # type: ignore[no-untyped-def]
+def _folder(folder):
     """Return whether the folder can be written, and the space below it; it need not exist yet."""
     there = os.path.abspath(folder)
     while not os.path.isdir(there) and there != os.path.dirname(there):
