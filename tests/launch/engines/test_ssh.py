@@ -134,7 +134,8 @@ def order(tmp_path: Path, run: str, **more: object) -> dict[str, object]:
         "run_folder": str(tmp_path / "work" / "runs" / "small"),
         "log": str(tmp_path / "work" / "log"),
         "env": {},
-        "paths": {},
+        "paths": {"a.toml": "/elsewhere/a.toml"},
+        "files": {"lab.toml": "nodes = 2"},
         "run": run,
         **more,
     }
@@ -162,6 +163,9 @@ def test_a_start_is_detached_and_its_end_is_known(
     assert "nonsense" in str(found["said"]) or "model" in str(found["said"])
     run_file = ssh_node.job_folder("small-12345678", "n1") / ssh_node.RUN_FILE
     assert run_file.stat().st_mode & 0o077 == 0, "it may hold a secret"
+    found_at = json.loads(run_file.with_name("plan.json").read_text())["paths"]
+    assert found_at["a.toml"] == "/elsewhere/a.toml"
+    assert Path(found_at["lab.toml"]).read_text() == "nodes = 2"
 
 
 def test_only_what_carries_the_word_is_ended(

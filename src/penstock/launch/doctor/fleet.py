@@ -23,7 +23,7 @@ from penstock.run.schema.engines import Launcher, SlurmSection, SshSection
 from penstock.run.schema.run import Run
 
 AGENT = "penstock.launch.doctor.agent"
-HELLO_S = 60.0
+HELLO_S = 120.0
 QUEUE_S = 600.0  # until Slurm gives the nodes
 ANSWER_S = 30.0
 

@@ -6,6 +6,7 @@ from penstock.errors import PenstockError
 from penstock.found import expanded_path
 from penstock.launch.doctor.fleet import Target
 from penstock.plan.hardware.cluster import here_file
+from penstock.run.clusters.apply import with_cluster_file
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster
 from penstock.run.load import load
@@ -16,7 +17,7 @@ def find_target(
     run_file: str | None, overrides: list[str], on: Path | None
 ) -> tuple[Target, Run | None, str]:
     """Return what to examine, for which run, and the folder on the nodes that it works in."""
-    run = load(run_file, overrides) if run_file else None
+    run = with_cluster_file(load(run_file, overrides)) if run_file else None
     if on is not None:
         file = load_cluster(on, unmeasured=True)
         return Target.of_file(file), run, file.ssh.folder or str(Path.cwd())

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from penstock.errors import RunFailed
+from penstock.found import expanded_path
 from penstock.launch.engines import ssh_checks
 from penstock.launch.engines.engine import JOB_LOGS, Job, JobPhase, JobState, Submission
 from penstock.launch.engines.ssh_hosts import (
@@ -28,6 +29,7 @@ from penstock.launch.engines.ssh_node import MODULE
 from penstock.run.paths import located_paths
 from penstock.run.save import visible_toml
 from penstock.run.schema.engines import SshSection
+from penstock.run.schema.run import Run
 
 # Variables of this machine that the hosts get: credentials of buckets and trackers. They travel
 # inside the ssh connection and are not written to a disk.
@@ -62,6 +64,7 @@ class SshJob:
                 "log": f"{self.run_folder}/logs/{JOB_LOGS}{name}-{node}.log",
                 "env": {**env, **job.env},
                 "paths": located_paths(job.run),
+                "files": _sent_files(job.run),
                 "run": run,
             }
 
@@ -166,6 +169,14 @@ def _how_it_ended(answer: Mapping[str, Any]) -> str:
     code, said = answer["code"], answer.get("said", "")
     how = "was killed" if code is None or code < 0 else f"exit code {code}"
     return f"{how}: {said}" if said else how
+
+
+def _sent_files(run: Run) -> dict[str, str]:
+    """Return the cluster file by its relative path, as hosts may share no folder with this one."""
+    use = run.cluster.use
+    if not use.endswith(".toml") or PurePosixPath(use).is_absolute() or use.startswith("~"):
+        return {}
+    return {str(use): expanded_path(use).read_text()}
 
 
 def _job_name(job: Job) -> str:

@@ -51,7 +51,11 @@ def start(given: Mapping[str, Any]) -> dict[str, Any]:
     write_atomic(run_file, given["run"], PRIVATE)
     write_atomic(folder / _RUN_FOLDER, given["run_folder"], PRIVATE)
     # Read beside the run file: where its relative paths were found.
-    write_atomic(folder / "plan.json", json.dumps({"paths": given["paths"]}), PRIVATE)
+    paths = dict(given["paths"])
+    for number, (written, content) in enumerate(given["files"].items()):
+        write_atomic(folder / f"file-{number}.toml", content, PRIVATE)
+        paths[written] = str(folder / f"file-{number}.toml")
+    write_atomic(folder / "plan.json", json.dumps({"paths": paths}), PRIVATE)
     env = os.environ | given["env"] | {JOB: given["job"], "PENSTOCK_NODE": given["node"]}
     (folder / _ENDED).unlink(missing_ok=True)
     words = [sys.executable, "-m", "penstock", "train", str(run_file)]
