@@ -6,7 +6,7 @@ PEERS := .peers
 MLFLOW := .mlflow
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -18,11 +18,16 @@ test: $(VENV)/.dev
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm)" --hypothesis-profile=random
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm or ssh)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
 	$(BIN)/python -m pytest -m s3
+
+# Runs and examinations over real sshd, a host in a network namespace each: needs root, iproute2,
+# openssh-server and faketime (TIMES=20: so many examinations of healthy nodes).
+test-ssh: $(VENV)/.dev
+	$(BIN)/python -m pytest -m ssh -rs -s
 
 # MLflow's own client against its own server, in an environment of their own: minutes to install.
 test-mlflow: $(VENV)/.dev $(MLFLOW)/.made

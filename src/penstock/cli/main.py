@@ -71,6 +71,11 @@ VERBS = {
     "probe": Verb(
         "probe", "Measure this machine and write a cluster file of it; about a minute.", MACHINE
     ),
+    "doctor": Verb(
+        "doctor",
+        "Examine nodes: versions, clocks, disks, data, links, accelerators, layouts; a minute.",
+        MACHINE,
+    ),
     "drill": Verb(
         "drill",
         "Try real faults on a small copy of the run, and judge each against the undisturbed one.",
@@ -88,9 +93,7 @@ VERBS = {
     "checkpoint": Verb("checkpoint", "Look at, check, convert and adopt checkpoints.", MACHINE),
 }
 # Verbs of the design that do not exist yet: the error says so, rather than "no such command".
-NOT_YET = (
-    "compare", "doctor",
-)  # fmt: skip
+NOT_YET = ("compare",)
 
 
 class LazyVerbs(TyperGroup):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock import output
-from penstock.cli.show import Json, out, print_json, print_table
+from penstock.cli.show import Json, err, out, print_json, print_table
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.meter.clock import now
 
@@ -49,6 +49,14 @@ def train(
             "--dry-run", help="Check it, print exactly what would be submitted or started, and end."
         ),
     ] = False,
+    setup: Annotated[
+        bool,
+        typer.Option(
+            "--setup",
+            help="With launcher ssh: first make the venv of cluster.ssh.python on each host, with "
+            "the versions that are installed here.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train a model. A run that exists goes on where it was."""
@@ -69,6 +77,8 @@ def train(
     from penstock.run.clusters.apply import with_cluster_file
 
     run = with_cluster_file(run)
+    if setup:
+        _set_up(run)
     # The fork server imports while this process does.
     with nullcontext() if submits(run) else head_start.begin(run) as early:
         folder, failed = _train(run, fork, fresh, json, early)
@@ -90,6 +100,12 @@ def _report(folder: "RunFolder", json: bool) -> None:
             out.print(screen(folder))
     except OSError as error:  # the report failed, but the outcome of the run counts
         sys.stderr.write(f"note: the report cannot be shown: {system_error(error)}\n")
+
+
+def _set_up(run: "Run") -> None:
+    from penstock.launch.engines.ssh_setup import set_up
+
+    set_up(run, lambda words: err.print(words, markup=False, soft_wrap=True))
 
 
 def _train(

@@ -11,6 +11,7 @@ from pathlib import Path
 from socket import gethostname
 
 from penstock.errors import PenstockError
+from penstock.launch.doctor.before import without_bad_nodes
 from penstock.launch.engines.engine import Job, JobPhase, Submission, read_submission
 from penstock.launch.engines.refuse import refuse_second_job
 from penstock.launch.engines.table import job_of, open_engine
@@ -72,8 +73,9 @@ def submit(run: Run, listener: Listener) -> Submission:
                 return before
             _write_folder(run, folder)
             job = job_for(run)
+            started = without_bad_nodes(run, run.cluster.ssh.folder or str(job.folder), listener)
             _mark(run, job)
-            submission = engine.submit(job)
+            submission = engine.submit(replace(job, run=started))
             counted = {**submission.detail, INVOCATIONS: str(count_invocations(folder))}
             submission = replace(submission, detail=counted, token=job.token)
             submission.save(folder.path)

@@ -34,9 +34,9 @@ UNSUPPORTED_FIELDS = [
     ),
     UnsupportedField(
         "cluster.launcher",
-        _only("local", "slurm"),
+        _only("local", "slurm", "ssh"),
         "this launcher",
-        'write "slurm", or "local"',
+        'write "slurm", "ssh" or "local"',
     ),
 ]
 

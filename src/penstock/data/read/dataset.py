@@ -6,6 +6,7 @@ mismatch stops with the file and the byte range. `local_files.py` reads a folder
 a URL.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -172,13 +173,19 @@ class Dataset:
         """End the background work."""
         self._files.close()
 
-    def verify(self, progress: Progress | None = None) -> list[str]:
-        """Hash every file in full and check every token id; return one line per problem."""
+    def verify(self, progress: Progress | None = None, limit_s: float | None = None) -> list[str]:
+        """Hash every file in full and check every token id; return one line per problem.
+
+        With a limit no file is begun after it: large datasets are then checked in part.
+        """
+        until = None if limit_s is None else time.monotonic() + limit_s
         expected = {TOKENIZER: self.manifest.tokenizer}
         for shard in self.manifest.shards:
             expected.update({file: digest for file, (digest, _) in shard.files().items()})
         problems = []
         for done, (file, digest) in enumerate(expected.items()):
+            if until is not None and time.monotonic() > until:
+                break
             if progress:
                 progress("verify", done, len(expected))
             if problem := self._verify_file(file, digest):

@@ -20,6 +20,7 @@ from penstock.launch.engines.engine import (
 
 ENGINES = {
     "slurm": ("penstock.launch.engines.slurm", "Slurm"),
+    "ssh": ("penstock.launch.engines.ssh", "SshEngine"),
 }
 """Engine by its name in `cluster.launcher`: its module, and its class there."""
 

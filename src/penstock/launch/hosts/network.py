@@ -7,6 +7,7 @@ bound to the interface by which the hosts reach each other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.guard.tiers import peers
 from penstock.launch.hosts.tunnel import Tunnel, TunnelAddress
@@ -38,7 +39,10 @@ class HostNetwork:
         host leads.
         """
         memory = [self._memory_server(number) for number in range(len(self._hosts))]
-        env = self._collectives(address) | {
+        env = network(LOOPBACK)
+        if len(self._hosts) > 1:
+            env = collectives(self.kind, self.tunnel.socket, self._own, address)
+        env |= {
             peers.SHELVES: ",".join(memory),
             peers.OWN: str(self._own),
             peers.SECRET: self.secret,
@@ -48,18 +52,21 @@ class HostNetwork:
             env |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
         return env
 
-    def _collectives(self, address: str) -> dict[str, str]:
-        if len(self._hosts) == 1:
-            return network(LOOPBACK)
-        if self.kind != "cpu":  # torch's NCCL threads cannot call a store that is written in Python
-            return network(address)
-        return network(LOOPBACK) | {
-            tunnel_store.SOCKET: str(self.tunnel.socket),
-            tunnel_store.HOST: str(self._own),
-        }
-
     def _memory_server(self, number: int) -> str:
         port = self.memory_port
         if number != self._own:
             port = self.tunnel.forward(*self._hosts[number], "shelf", check=False).port
         return f"{LOOPBACK}:{port}"
+
+
+def collectives(kind: str, tunnel: Path, own: int, address: str) -> dict[str, str]:
+    """Return the variables of ranks that talk to other hosts: Gloo by the tunnel, NCCL directly.
+
+    `tunnel` is the socket of the tunnel, `own` the index of this host among its hosts.
+    """
+    if kind != "cpu":  # torch's NCCL threads cannot call a store that is written in Python
+        return network(address)
+    return network(LOOPBACK) | {
+        tunnel_store.SOCKET: str(tunnel),
+        tunnel_store.HOST: str(own),
+    }

@@ -21,6 +21,7 @@ from penstock.run.toml_lines import KeyLines
 
 MAX_BYTES = 2**22  # readings of a probe take some ten thousand bytes
 MAX_KEYS = 100_000
+UNMEASURED = "unmeasured"
 _EXAMPLE = '[accelerator] with name = "H100", and nodes = 4 above it'
 CLUSTER = Schema(
     ClusterFile,
@@ -33,8 +34,8 @@ CLUSTER = Schema(
 )
 
 
-def load_cluster(path: str | Path) -> ClusterFile:
-    """Load and check a cluster file."""
+def load_cluster(path: str | Path, unmeasured: bool = False) -> ClusterFile:
+    """Load and check a cluster file; `unmeasured` is one that may not name its accelerator yet."""
     path = Path(path)
     text = _text(path)
     try:
@@ -45,6 +46,8 @@ def load_cluster(path: str | Path) -> ClusterFile:
         raise PenstockError(f"{path}{syntax(str(error), text)}") from None
     if not table:
         raise PenstockError(f"{path}: the file is empty; {CLUSTER.start}")
+    if unmeasured and not ("accelerator" in table or "node" in table):
+        table["accelerator"] = {"name": UNMEASURED}
     try:
         return ClusterFile.model_validate({"name": path.stem, **table})
     except ValidationError as error:

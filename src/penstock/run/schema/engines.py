@@ -50,7 +50,7 @@ class SshSection(Section):
     config: Text | None = Field(None, description="Configuration file of ssh.")
     python: Text = Field("python3", description="Python of the hosts, or of a venv there.")
     folder: Text | None = Field(
-        None, description="Folder of the run on the hosts; the same as here if left out."
+        None, description="Folder on the hosts that the run works in; the same as here if left out."
     )
 
 

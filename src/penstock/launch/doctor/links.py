@@ -1,0 +1,197 @@
+"""The links between all nodes: pairs are measured in rounds, in which no node is in two pairs."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.launch.doctor.finding import Finding, bad, good
+from penstock.launch.doctor.fleet import Fleet
+from penstock.launch.doctor.lines import ERROR, Answer
+from penstock.launch.doctor.link_node import STALLED_S, new_token
+from penstock.run.clusters.file import ClusterFile, TierSection
+
+MOST_ROUNDS = 15  # a round takes a second; every node then meets fifteen others
+FOR_S = {"full": 0.3, "short": 0.1}
+SLOW, SLOW_AMONG_PEERS = 0.5, 0.4  # of what the file says, of what the other links do
+LATE, LATE_S = 10.0, 5e-3  # times what the others take, and at least this much more
+AGAIN = 3  # a slow link is measured again before it is called slow
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the link between two nodes does; `problem` where there is none."""
+
+    pair: Pair
+    problem: str = ""
+    bytes_per_s: float = 0.0  # of the slower direction
+    latency_s: float = 0.0
+
+    @property
+    def names(self) -> str:
+        return f"{self.pair[0]} and {self.pair[1]}"
+
+
+def rounds(nodes: Sequence[str], most: int = MOST_ROUNDS) -> Iterator[list[Pair]]:
+    """Yield rounds of disjoint pairs, until each two nodes have met or there were enough rounds."""
+    ring: list[str | None] = list(nodes)
+    if len(ring) % 2:
+        ring.append(None)
+    for _ in range(min(most, len(ring) - 1)):
+        half = len(ring) // 2
+        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
+        yield [(one, other) for one, other in pairs if one is not None and other is not None]
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+
+
+def measure_links(fleet: Fleet, form: str, stated: float = 0.0) -> list[Link]:
+    """Measure every pair of nodes, and those again that seem slower than the others or than what
+    is `stated`.
+    """
+    token, for_s = new_token(), FOR_S[form]
+    ports = fleet.ask({"do": "listen", "token": token})
+    found: dict[Pair, Link] = {}
+    for pairs in rounds(fleet.nodes):
+        found |= _measure(fleet, pairs, ports, token, for_s)
+    for _ in range(AGAIN):
+        usual = _usual([link.bytes_per_s for link in found.values()])
+        # One at a time: nothing else is on the wire, and nothing else wants the processor.
+        least = SLOW * max(usual, stated)
+        for link in [one for one in found.values() if one.bytes_per_s < least]:
+            again = _measure(fleet, [link.pair], ports, token, for_s)[link.pair]
+            if again.bytes_per_s > found[link.pair].bytes_per_s:
+                found[link.pair] = again
+    return list(found.values())
+
+
+def _measure(
+    fleet: Fleet, pairs: Sequence[Pair], ports: Mapping[str, Answer], token: str, for_s: float
+) -> dict[Pair, Link]:
+    orders, silent = {}, {}
+    for pair in pairs:
+        where = ports[pair[1]]
+        if ERROR in where:
+            silent[pair] = Link(pair, where[ERROR])
+            continue
+        orders[pair[0]] = {"do": "measure", "token": token, "for_s": for_s, **where}
+    answers = fleet.ask_each(orders, 4 * STALLED_S)
+    made = {pair: _link(pair, answers[pair[0]]) for pair in pairs if pair[0] in answers}
+    return silent | made
+
+
+def _link(pair: Pair, answer: Answer) -> Link:
+    if problem := answer.get(ERROR) or answer["problem"]:
+        return Link(pair, str(problem))
+    slower = min(answer["there_bytes_per_s"], answer["back_bytes_per_s"])
+    return Link(pair, "", slower, answer["latency_s"])
+
+
+def _usual(values: Sequence[float]) -> float:
+    """Return what a good link does: the middle of the best third.
+
+    One slow node of three has two of the three links: their median would be its own.
+    """
+    best = sorted(values, reverse=True)[: -(-len(values) // 3)]
+    return statistics.median(best) if best else 0.0
+
+
+def tier_between_nodes(file: ClusterFile | None) -> TierSection | None:
+    """Return the smallest tier of the file that reaches from one node to another."""
+    if file is None:
+        return None
+    per_node = file.node.accelerators or 1
+    return next((tier for tier in file.tier if tier.size > per_node), None)
+
+
+def stated_rate(file: ClusterFile | None, by_nccl: bool) -> float:
+    """Return what the file says that a node can send to another, in bytes per second; 0: nothing.
+
+    A tier's bandwidth is that of one accelerator.
+    """
+    tier = None if by_nccl else tier_between_nodes(file)
+    return tier.bandwidth * _per_node(file) / tier.oversubscription if tier else 0.0
+
+
+def judge_links(
+    links: Sequence[Link], file: ClusterFile | None, by_nccl: bool, nodes: int
+) -> list[Finding]:
+    """Say which nodes or links are cut off or slow.
+
+    Where collectives use NCCL, the file's tier is what NCCL does, and TCP is compared only among
+    the links themselves.
+    """
+    found = [
+        bad(
+            "links",
+            link.pair,
+            f"no connection between them: {link.problem}",
+            "let every TCP port through between the nodes, or name the network that connects them "
+            "in cluster.interface",
+        )
+        for link in links
+        if link.problem
+    ]
+    working = [link for link in links if not link.problem]
+    if not working:
+        return found
+    usual = _usual([link.bytes_per_s for link in working])
+    stated = stated_rate(file, by_nccl)
+    slow = {link.pair: link for link in working if link.bytes_per_s < SLOW_AMONG_PEERS * usual}
+    slow |= {link.pair: link for link in working if link.bytes_per_s < SLOW * stated}
+    late_s = 1 / _usual([1 / link.latency_s for link in working])
+    late = {
+        link.pair: link
+        for link in working
+        if link.latency_s > LATE * late_s and link.latency_s > late_s + LATE_S
+    }
+    against = f"the cluster file says {_rate(stated)}" if stated else f"others do {_rate(usual)}"
+    found += _name_nodes(slow, nodes, lambda link: _rate(link.bytes_per_s), against)
+    usually = f"others take {_time(late_s)}"
+    found += _name_nodes(late, nodes, lambda link: _time(link.latency_s), usually)
+    if not found:
+        slowest = min(working, key=lambda link: link.bytes_per_s)
+        latest = max(working, key=lambda link: link.latency_s)
+        words = f"{len(working)} measured; the slowest does {_rate(slowest.bytes_per_s)}, "
+        found.append(good("links", words + f"the longest takes {_time(latest.latency_s)}"))
+    return found
+
+
+def _name_nodes(
+    links: dict[Pair, Link], nodes: int, shown: Callable[[Link], str], against: str
+) -> list[Finding]:
+    """Name the nodes that most of the slow links have in common, else the two ends of a link."""
+    found, left = [], dict(links)
+    while left:
+        counts = Counter(node for pair in left for node in pair)
+        node, count = counts.most_common(1)[0]
+        if count > 1 or nodes == 1:
+            own = [link for pair, link in left.items() if node in pair]
+            worst = min(own, key=lambda link: link.bytes_per_s)
+            words = f"its links are slow: {shown(worst)}, and {against}"
+            fix = "look at its cable, its port and `ethtool`, or leave it out"
+            found.append(bad("links", (node,), words, fix))
+            left = {pair: link for pair, link in left.items() if node not in pair}
+        else:
+            link = next(iter(left.values()))
+            words = f"the link between them is slow: {shown(link)}, and {against}"
+            # Two nodes alone: no third can tell whose fault it is.
+            fix = "look at the switch between them and at `ethtool` on both"
+            found.append(bad("links", link.pair, words, fix, spoils=nodes > 2))
+            del left[link.pair]
+    return found
+
+
+def _per_node(file: ClusterFile | None) -> int:
+    return (file.node.accelerators if file else None) or 1
+
+
+def _rate(bytes_per_s: float) -> str:
+    if bytes_per_s >= 1e9:
+        return f"{bytes_per_s / 1e9:.3g} GB/s"
+    return f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.2g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
