@@ -32,12 +32,6 @@ UNSUPPORTED_FIELDS = [
     UnsupportedField(
         "train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'
     ),
-    UnsupportedField(
-        "cluster.launcher",
-        _only("local", "slurm", "ssh"),
-        "this launcher",
-        'write "slurm", "ssh" or "local"',
-    ),
 ]
 
 

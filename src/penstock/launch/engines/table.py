@@ -21,6 +21,8 @@ from penstock.launch.engines.engine import (
 ENGINES = {
     "slurm": ("penstock.launch.engines.slurm", "Slurm"),
     "ssh": ("penstock.launch.engines.ssh", "SshEngine"),
+    "kubernetes": ("penstock.launch.engines.kubernetes", "Kubernetes"),
+    "sky": ("penstock.launch.engines.sky", "Sky"),
 }
 """Engine by its name in `cluster.launcher`: its module, and its class there."""
 
