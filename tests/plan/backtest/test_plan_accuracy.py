@@ -6,7 +6,7 @@
 import csv
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from math import exp
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -22,7 +22,7 @@ from penstock.plan.step import step
 PLAN = Path(constants.__file__).parent
 FACTS = Path(__file__).parents[3] / "benchmarks" / "facts" / "throughput.csv"
 FITTED = json.loads((PLAN / "fitted.json").read_text(encoding="utf-8"))
-MOST_CONSTANTS = 25
+MOST_CONSTANTS = 30
 # Sources on which one constant MFU is as good. This one's 14 rows are tuned runs on one accelerator
 # in one precision, and all reach nearly the same share of its peak.
 NOT_BEATEN = {"NVIDIA NeMo 24.07 performance summary"}
@@ -100,7 +100,8 @@ def test_the_rival_is_scored_on_the_same_rows(fitted: BacktestReport) -> None:
 def test_few_constants_are_fitted() -> None:
     """Those of `Constants` and those beside it; no other file of the planner fits its own."""
     beside = [n for n, v in vars(constants).items() if n.isupper() and isinstance(v, float)]
-    count = len(constants.constant_names()) + len(beside)
+    of_memory = fields(constants.StrandedMemory)
+    count = len(constants.constant_names()) + len(of_memory) + len(beside)
     assert count <= MOST_CONSTANTS
     stated = re.search(r"(\d+) in all", (PLAN / "constants.py").read_text(encoding="utf-8"))
     assert stated

@@ -24,7 +24,12 @@ _MEGATRON = Software(
 _NEMO = replace(_MEGATRON, name="nemo", overlap_tensor=True, grad_bytes=2.0)
 # FSDP keeps fp32 shards of weights, gradients and moments, and gathers bf16.
 _FSDP = Software(
-    name="fsdp", torch_layers=False, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0
+    name="fsdp",
+    fsdp=True,
+    torch_layers=False,
+    weight_bytes=4.0,
+    grad_bytes=4.0,
+    optimizer_bytes=8.0,
 )
 
 # Our decoder one operation at a time under FSDP2, as `scripts/measure_memory.py` measures it; what
@@ -42,10 +47,13 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             overlap_data=False,
             torch_checkpoints=False,
             torch_layers=False,
-            grad_buffers=True,
             weight_bytes=2.0,
             grad_bytes=2.0,
             optimizer_bytes=12.0,
+            bucket_params=5e8,  # its default reduce_bucket_size
+            flat_bytes=6.0,  # of its partition: 16-bit gradients joined, then made fp32
+            pass_states=1.0,  # DeepSpeed's pipeline holds on to the output of a stage
+            context_bytes=1.5e9,  # CUDA before 11.7 loads every kernel (BigScience's own figure)
         ),
     ),
     (r"megatron|neox|nanotron|colossal", _MEGATRON),
@@ -53,7 +61,10 @@ KNOWN: tuple[tuple[str, Software], ...] = (
         r"maxtext|jax|xla",
         Software(name="xla", torch_layers=False, fused=True, attention="chip", overlap_tensor=True),
     ),
-    (r"torchtitan", Software(name="torchtitan", tables_apart=True)),
+    (
+        r"torchtitan",
+        Software(name="torchtitan", tables_apart=True, fsdp=True, keeps_gathered=True),
+    ),
     (
         r"composer|llm-foundry|fsdp1",
         Software(name="composer", torch_layers=False, attention="first"),
@@ -93,6 +104,7 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             grad_bytes=2.0,
             optimizer_bytes=12.0,
             bucket_params=1e9,
+            flat_bytes=6.0,
             live_params=1e9,
             tables_apart=True,
         ),

@@ -315,8 +315,7 @@ def _reason(option: LayoutOption, first: LayoutOption) -> LayoutOption:
 
 
 def _short_of(held: PeakMemory) -> str:
-    short = (held.peak_bytes - held.capacity_bytes) / 2**30
-    return f"out of memory by {short:,.1f} GiB"
+    return f"out of memory by {held.short_bytes / 2**30:,.1f} GiB"
 
 
 def require_fit(
