@@ -10,8 +10,9 @@ from math import gcd
 
 from penstock.catalog import accelerators
 from penstock.catalog.shapes import ModelShape
-from penstock.plan.job.layout import IllegalLayout, Layout
+from penstock.plan.job.layout import RESHARD, IllegalLayout, Layout
 from penstock.run.schema import adapter
+from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.run import Run
 
 MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
@@ -56,11 +57,20 @@ def cuts_sequence(sequence: int, tensor: int, context: int) -> bool:
 def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
     """Say why the model cannot be split like this; empty when it can."""
     return [
+        *_reshard(lay),
         *_tensor(shape, lay, sequence),
         *_pipeline(shape, lay),
         *_context(lay, sequence),
         *_expert(shape, lay),
     ]
+
+
+def _reshard(lay: Layout) -> Iterator[str]:
+    if lay.zero == 2 and lay.pipeline > 1:
+        yield (
+            'layout.reshard = "backward": a pipeline gathers weights and reduces gradients once a '
+            'step; write "step", or leave it out'
+        )
 
 
 def _tensor(shape: ModelShape, lay: Layout, sequence: int) -> Iterator[str]:
@@ -140,9 +150,15 @@ def asked_layout(run: Run) -> Layout:
         pipeline=file.pipeline,
         context=file.context,
         expert=file.expert,
-        recompute=file.recompute,
-        interleave=file.interleave,
+        recompute=file.recompute or "none",
+        interleave=file.interleave or 1,
+        zero=zero_of(file),
     )
+
+
+def zero_of(file: LayoutSection) -> int:
+    """Return the ZeRO stage that the file asks for; 3 where it leaves it open."""
+    return next((zero for zero, word in RESHARD.items() if word == file.reshard), 3)
 
 
 def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") -> list[str]:

@@ -61,25 +61,26 @@ def as_metric(memory: PeakMemory, metric: str) -> float:
 
 
 def _of_stage(job: Job, stage: int, have: LayerBytes, holes: StrandedMemory | None) -> PeakMemory:
-    fullest = max(moments(job, stage, have), key=sum)
+    found = moments(job, stage, have)
+    fullest = max((moment for moment, _ in found), key=sum)
     parts = fullest._asdict()
     on_host = job.machine.kind == "cpu"
-    parts["cached"] = 0.0 if on_host else _reserved(job, stage, have, holes) - sum(fullest)
-    parts["context"] = 0.0 if on_host else context_bytes(job)
+    if on_host:
+        parts |= {"cached": 0.0, "context": 0.0}
+    else:
+        holes = holes or stranded()
+        reserved = max(
+            sum(moment) + later + holes.of(_fleeting(job, moment, later))
+            for moment, later in found
+        )
+        parts |= {"cached": reserved - sum(fullest), "context": context_bytes(job)}
     room = job.machine.memory_bytes * USABLE_SHARE
     return PeakMemory(parts, stage, room, 1.0 if on_host else band(job).high)
 
 
-def _reserved(job: Job, stage: int, have: LayerBytes, holes: StrandedMemory | None) -> float:
-    """Count what the caching allocator holds at its fullest."""
-    holes = holes or stranded()
-    found = moments(job, stage, have, reserved=True)
-    return max(sum(moment) + holes.of(_fleeting(job, moment)) for moment in found)
-
-
-def _fleeting(job: Job, moment: MemoryMoment) -> float:
+def _fleeting(job: Job, moment: MemoryMoment, later: float) -> float:
     """Count what comes and goes within a step: only that leaves holes behind."""
-    made_anew = 0.0 if job.software.grad_buffers else moment.gradients
+    made_anew = 0.0 if job.software.grad_buffers else moment.gradients + later
     return moment.activations + moment.logits + moment.buffers + made_anew
 
 

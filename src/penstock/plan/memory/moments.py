@@ -59,12 +59,13 @@ def layer_bytes(job: Job) -> LayerBytes:
     )
 
 
-def moments(job: Job, stage: int, have: LayerBytes, reserved: bool = False) -> list[MemoryMoment]:
-    """Return every moment that can be the fullest of one rank of a stage.
+def moments(job: Job, stage: int, have: LayerBytes) -> list[tuple[MemoryMoment, float]]:
+    """Return every moment that can be the fullest of one rank of a stage, each with the bytes that
+    come later and yet need blocks of their own.
 
-    `reserved`: as the caching allocator sees it. Gradients that the first backward pass makes
-    outlive it, and the blocks that activations leave have other sizes; so gradients get blocks of
-    their own, as if all of them had been there before. So do the flat buffers of an update.
+    Gradients that the first backward pass makes outlive it, and the blocks that activations leave
+    have other sizes: the caching allocator fetches new ones, as if all gradients had been there
+    before. It does so for the flat buffers of an update.
     """
     soft, lay = job.software, job.layout
     state = memory_state.state_bytes(job, stage)
@@ -76,27 +77,28 @@ def moments(job: Job, stage: int, have: LayerBytes, reserved: bool = False) -> l
         buffers += job.sequence * job.sequence / lay.context * (1 + COMPUTE_BYTES)
     buffers += min(soft.bucket_params, have.unit * job.shape.layers) * COMPUTE_BYTES
     # Gradients of the only microbatch grow as activations shrink.
-    waiting = soft.grad_buffers or job.microbatches > 1 or reserved
-    early = state.gradients if soft.accumulates and waiting else 0.0
-    updated = state.optimizer + (state.flat if reserved else 0.0)
+    waiting = soft.grad_buffers or job.microbatches > 1
+    early = state.gradients if waiting else 0.0
+    later = state.gradients - early + state.flat
     last = 0.0
     if job.zero_in_step >= 2 and not job.adapter and not memory_state.unsharded_bytes(job):
         last = tables  # their gradients, to be reduced
     if soft.sums_aside and lay.replicate > 1:
         last += state.gradients
     turning = buffers + _layer_gradients(job, have) + have.backward
-    found = [
-        MemoryMoment(state.weights, early, updated, kept, 0.0, turning),
-        MemoryMoment(
-            state.weights, state.gradients, state.optimizer + state.flat, 0.0, 0.0, buffers + last
-        ),
-    ]
+    weights, updated = state.weights, state.optimizer
+    end = MemoryMoment(
+        weights, state.gradients, updated + state.flat, 0.0, 0.0, buffers + last
+    )
+    found = [(MemoryMoment(weights, early, updated, kept, 0.0, turning), later), (end, 0.0)]
     if stage == lay.pipeline - 1:
         head = 0.0 if job.adapter else have.table  # its gradient, before it is added or reduced
-        found.append(MemoryMoment(state.weights, early, updated, kept, have.logits, buffers + head))
+        loss = MemoryMoment(weights, early, updated, kept, have.logits, buffers + head)
+        found.append((loss, later))
     if soft.shards_late and lay.shard > 1:  # the shard, and the flat copy that a unit is cut from
         flat = max(have.unit * COMPUTE_BYTES, tables)
-        found.append(MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, state.weights + flat))
+        start = MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, weights + flat)
+        found.append((start, 0.0))
     return found
 
 
@@ -107,8 +109,10 @@ def kept_bytes(job: Job, stage: int, have: LayerBytes) -> float:
     contents = _contents(job, stage)  # with layers that predict ahead, for one microbatch
     dense = counts.dense * passes + contents.dense - counts.dense
     sparse = counts.sparse * passes + contents.sparse - counts.sparse
-    beside = passes * job.software.pass_states * _hidden_state(job) if lay.pipeline > 1 else 0.0
-    return dense * have.dense + sparse * have.sparse + beside
+    layers = dense * have.dense + sparse * have.sparse
+    if not job.software.pass_states or lay.pipeline == 1:
+        return layers
+    return layers + passes * job.software.pass_states * _hidden_state(job)
 
 
 def _hidden_state(job: Job) -> float:

@@ -45,6 +45,7 @@ def fields_to_write(run: Run, old: Layout, new: Layout) -> str:
     names = list(changed_fields(old, new))
     if run.layout is None:
         names = list(dict.fromkeys([*new.to_json(), *names]))
+    names = ["reshard" if name == "zero" else name for name in names]
     return " and ".join(
         f"layout.{name} = {toml.format_value(getattr(new, name))}" for name in names
     )
