@@ -11,6 +11,7 @@ from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job import own
 from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
@@ -47,16 +48,18 @@ def legal(of: Job, ranks: int, space: SearchSpace) -> list[Layout]:
         for expert, microbatch, pieces in product(
             dividing(shape.experts) if shape.moe else [1],
             dividing(share),
-            dividing(max(1, shape.layers // pipeline)),
+            range(1, max(1, shape.layers // pipeline) + 1),
         ):
             if (shard * context * tensor) % expert:
                 continue
             if pieces > 1 and (pipeline == 1 or share // microbatch % pipeline):
                 continue
-            found.append(
+            once = pipeline > 1 or shard * context == 1  # gathered once a step, or never
+            found += [
                 Layout(replicate, shard, microbatch, tensor, pipeline, context, expert,
-                       interleave=pieces)
-            )  # fmt: skip
+                       interleave=pieces, zero=zero)
+                for zero in (space.zero[:1] if once else space.zero)
+            ]  # fmt: skip
     return [lay for lay in found if allowed(lay, space)]
 
 
@@ -86,7 +89,12 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, SearchSpace]:
     gib = draw(st.sampled_from([1.3, 1.6, 2.0, 3.0, 6.0, 80.0]))
     on = machine(ranks, per_node=4, memory_bytes=int(gib * GIB))
     batch, sequence = draw(st.sampled_from([1, 5, 8, 12, 16])), draw(st.sampled_from([36, 1024]))
-    programs = [Software(), Software(fused=True, torch_checkpoints=False)]
+    programs = [
+        Software(),
+        Software(fused=True, torch_checkpoints=False),
+        own.ON_CPU,  # our trainer, whose pipeline gathers once a step
+        replace(own.COMPILED, measured=()),
+    ]
     of = job(
         None,
         shape,
@@ -108,11 +116,9 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, SearchSpace]:
     }
     fixed = draw(st.sets(st.sampled_from(sorted(some)), max_size=2))
     kinds = draw(st.sampled_from([RECOMPUTE, ("none",), ("full",), ("none", "full")]))
-    return (
-        of,
-        ranks,
-        SearchSpace(recompute=kinds, **{name: draw(some[name]) for name in sorted(fixed)}),
-    )
+    zeros = draw(st.sampled_from([(3,), (3, 2, 1), (1,)])) if of.software.fsdp else (3,)
+    chosen = {name: draw(some[name]) for name in sorted(fixed)}
+    return of, ranks, SearchSpace(recompute=kinds, zero=zeros, **chosen)
 
 
 @given(asked(), st.sampled_from([fitted(), PRIOR]))
@@ -167,7 +173,8 @@ def test_the_rejected_would_be_faster_and_do_not_fit(what: tuple[Job, int, Searc
     assert times == sorted(times)
     for option in found.rejected:
         assert not option.memory.fits
-        short = (option.memory.peak_bytes - option.memory.capacity_bytes) / GIB
+        short = option.memory.short_bytes / GIB
+        assert short > 0
         assert option.reason == f"out of memory by {short:,.1f} GiB"
         real = step.predict(of.with_layout(option.layout)).step_s
         assert of.tokens / option.tokens_per_s <= real * (1 + 1e-9)
@@ -247,7 +254,8 @@ def test_the_first_sharding_may_be_the_only_one_that_fits() -> None:
     peaks = [memory.predict(of.with_layout(lay)).peak_bytes for lay in layouts]
     assert peaks[0] < min(peaks[1:])
     capacity = (peaks[0] + min(peaks[1:])) / 2
-    tight = machine(4, memory_bytes=int(capacity / memory.USABLE_SHARE))
+    high = memory.predict(of).high
+    tight = machine(4, memory_bytes=int(capacity * high / memory.USABLE_SHARE))
     (only,) = search.search(replace(of, machine=tight), 4, replace(fixed, recompute=("none",))).best
     assert only.layout.shard == 1
 

@@ -3,6 +3,8 @@
 import re
 from dataclasses import replace
 
+from penstock.catalog.accelerators import Accelerator
+from penstock.plan.hardware.machine import MOST_IN_A_NODE
 from penstock.plan.job.job import Software
 
 # Megatron keeps bf16 weights, fp32 gradients, and fp32 weights and moments in the optimizer; NeMo's
@@ -135,6 +137,28 @@ SHARDED = {
     "eager torch": 3,
     "penstock": 3,
 }
+
+
+# NVIDIA's containers for mixtures of experts, by year and month of the release. Their guide to
+# hardware says for racks of GB200 and GB300: partial CUDA graphs and less work of the host (guide
+# "MoE Hardware Configuration" of Megatron-Bridge; arXiv 2603.07685). From 26.06 on, the same
+# configurations on Blackwell are 20 to 35 % faster in its own tables, which is their all-to-all:
+# taken as run behind other microbatches, without looking from the host.
+GRAPHS_SINCE = (25, 11)
+HIDDEN_SINCE = (26, 6)
+BLACKWELL_YEAR = 2024
+
+
+def moe_release(soft: Software, notes: str, chip: Accelerator | None) -> Software:
+    """Return what a program does with experts in the release that the notes name, on a chip."""
+    named = re.search(r"(\d\d)\.(\d\d)(?:\.\d+)? nemo container", notes)
+    if soft.name != "nemo" or not named or chip is None or chip.year < BLACKWELL_YEAR:
+        return soft
+    release = (int(named[1]), int(named[2]))
+    if release >= HIDDEN_SINCE:
+        return replace(soft, graphs=True, overlap_experts=True)
+    rack = chip.domain > MOST_IN_A_NODE
+    return replace(soft, graphs=True) if rack and release >= GRAPHS_SINCE else soft
 
 
 def software_of(

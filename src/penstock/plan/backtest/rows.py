@@ -17,7 +17,7 @@ from penstock.catalog import accelerators, models
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.plan.backtest import memory_blanks, named_shapes, row_file
-from penstock.plan.backtest.frameworks import software_of, usual_zero
+from penstock.plan.backtest.frameworks import moe_release, software_of, usual_zero
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job.job import Adapter, Job
 from penstock.plan.job.layout import Layout
@@ -102,12 +102,15 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     batch = whole(cells, "global_batch_seqs") or layout.microbatch * layout.replicate * layout.shard
     if "bf16-true" in cells.get("precision", "").lower() or "pure" in notes:
         software = replace(software, weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=4.0)
+    machine = machine_of(cells, layout.ranks)
+    if shape.moe:
+        software = moe_release(software, notes, machine.fact)
     job = Job(
         shape=shape,
         sequence=_need(cells, "seq_len"),
         batch=batch,
         layout=layout,
-        machine=machine_of(cells, layout.ranks),
+        machine=machine,
         precision=precision,
         software=software,
         adapter=Adapter() if "lora" in cells.get("kind", "").lower() else None,

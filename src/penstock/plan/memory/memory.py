@@ -70,8 +70,7 @@ def _of_stage(job: Job, stage: int, have: LayerBytes, holes: StrandedMemory | No
     else:
         holes = holes or stranded()
         reserved = max(
-            sum(moment) + later + holes.of(_fleeting(job, moment, later))
-            for moment, later in found
+            sum(moment) + later + holes.of(_fleeting(job, moment, later)) for moment, later in found
         )
         parts |= {"cached": reserved - sum(fullest), "context": context_bytes(job)}
     room = job.machine.memory_bytes * USABLE_SHARE

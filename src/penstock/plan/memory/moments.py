@@ -87,9 +87,7 @@ def moments(job: Job, stage: int, have: LayerBytes) -> list[tuple[MemoryMoment, 
         last += state.gradients
     turning = buffers + _layer_gradients(job, have) + have.backward
     weights, updated = state.weights, state.optimizer
-    end = MemoryMoment(
-        weights, state.gradients, updated + state.flat, 0.0, 0.0, buffers + last
-    )
+    end = MemoryMoment(weights, state.gradients, updated + state.flat, 0.0, 0.0, buffers + last)
     found = [(MemoryMoment(weights, early, updated, kept, 0.0, turning), later), (end, 0.0)]
     if stage == lay.pipeline - 1:
         head = 0.0 if job.adapter else have.table  # its gradient, before it is added or reduced

@@ -172,7 +172,8 @@ def floor_s(job: Job, family: Layout, c: Constants) -> float:
 
     More shards never gather faster, and only a layout that gathers (ZeRO-3) has to.
     """
-    parts = step.predict(job.with_layout(family), c).parts
+    job = job.with_layout(family)
+    parts = step.predict(job, c).parts
     above = ABOVE_FLOOR if family.zero == 3 else (*ABOVE_FLOOR, "gather")
     least = sum(seconds for name, seconds in parts.items() if name not in above)
     return (least + parts.get("recompute", 0.0)) * (1 + step.jitter_share(job, c))
@@ -188,7 +189,7 @@ def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
         above = (*ABOVE_FLOOR, "gather", "bubble", "pipeline")
         parts = step.predict(largest, c).parts
         least = sum(seconds for name, seconds in parts.items() if name not in above)
-    return least * (1 + step.jitter_share(job, c))
+    return least * (1 + step.jitter_share(largest, c))
 
 
 def shardings(layout: Layout, space: SearchSpace) -> Iterator[Layout]:
