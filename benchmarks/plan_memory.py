@@ -84,7 +84,7 @@ def measure(name: str) -> Case:
     step = ours(work, options)
     shape = (work.batch, work.sequence + 1)
     times, first_s = [], 0.0
-    for number in range(STEPS):
+    for _ in range(STEPS):
         tokens = torch.randint(work.shape.vocab, shape, device="cuda")
         torch.cuda.synchronize()
         at = time.perf_counter()

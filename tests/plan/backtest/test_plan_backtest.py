@@ -170,12 +170,12 @@ def test_a_file_of_which_nothing_can_be_predicted(tmp_path: Path) -> None:
 
 
 def test_memory_left_out_uses_the_constants_without_the_rows_source(tmp_path: Path) -> None:
-    source = "stas00 ml-engineering when-to-upgrade-gpus"
+    source = "torchtitan"
     assert constants.stranded_without(source) != constants.stranded()
     row = {"source": source, "peak_mem_gib": "", "reserved_gib": 40}
     file = write(tmp_path / "m.csv", row, base=MEMORY)
     usual, left_out = (steps.run(file, leave_one_out=out).items[0] for out in (False, True))
-    assert left_out.predicted > usual.predicted
+    assert left_out.predicted != usual.predicted
     other = write(tmp_path / "o.csv", row | {"source": "our lab"}, base=MEMORY)
     assert steps.run(other, leave_one_out=True).items[0].predicted == usual.predicted
 

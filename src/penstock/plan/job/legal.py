@@ -57,7 +57,6 @@ def cuts_sequence(sequence: int, tensor: int, context: int) -> bool:
 def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
     """Say why the model cannot be split like this; empty when it can."""
     return [
-        *_reshard(lay),
         *_tensor(shape, lay, sequence),
         *_pipeline(shape, lay),
         *_context(lay, sequence),
@@ -65,10 +64,11 @@ def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
     ]
 
 
-def _reshard(lay: Layout) -> Iterator[str]:
-    if lay.zero == 2 and lay.pipeline > 1:
+def _reshard(run: Run, lay: Layout) -> Iterator[str]:
+    asked = run.layout.reshard if run.layout else None
+    if asked in ("layer", "backward") and lay.pipeline > 1:
         yield (
-            'layout.reshard = "backward": a pipeline gathers weights and reduces gradients once a '
+            f'layout.reshard = "{asked}": a pipeline gathers weights and reduces gradients once a '
             'step; write "step", or leave it out'
         )
 
@@ -171,7 +171,12 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
     if shape.generic:
         of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
         return [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
-    found = [*shape_problems(shape, lay, run.sequence), *_live(run, lay), *_pairs(run, lay)]
+    found = [
+        *shape_problems(shape, lay, run.sequence),
+        *_reshard(run, lay),
+        *_live(run, lay),
+        *_pairs(run, lay),
+    ]
     if run.model.adapter:
         found += [
             *adapter.misfits(run.model.adapter, shape),

@@ -82,6 +82,8 @@ def _neighbours(job: Job, space: SearchSpace) -> Iterator[Layout]:
     for kind in RECOMPUTE[RECOMPUTE.index(lay.recompute) + 1 :]:
         if kind in space.recompute:
             yield replace(lay, recompute=kind)
+    if lay.zero < max(space.zero):
+        yield replace(lay, zero=max(space.zero))
     for more in divisors(lay.replicate)[1:]:
         yield replace(lay, replicate=lay.replicate // more, shard=lay.shard * more)
 
