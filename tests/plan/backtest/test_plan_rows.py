@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from measured_rows import MEMORY, MOE, THROUGHPUT, write
 from penstock.catalog.models import preset
 from penstock.errors import PenstockError
-from penstock.plan.backtest.frameworks import PENSTOCK, SHARDED, software_of
+from penstock.plan.backtest.frameworks import PENSTOCK, SHARDED, moe_release, software_of
 from penstock.plan.backtest.rows import (
     MeasuredRow,
     RowSkipped,
@@ -691,3 +691,26 @@ def test_names_as_torch_prints_them_and_a_power_limit_without_brackets(tmp_path:
     assert row(tmp_path, gpu="NVIDIA H100 80GB HBM3").job.machine.accelerator == "H100 SXM5"
     capped = row(tmp_path, gpu="H100 500W").job.machine
     assert (capped.accelerator, capped.tdp_w) == ("H100 SXM5", 500)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "notes", "graphs", "hidden"),
+    [
+        ("GB200", "25.09 NeMo Container", False, False),
+        ("GB200", "25.11 NeMo Container", True, False),
+        ("GB300", "26.04.01 NeMo Container", True, False),
+        ("B200", "26.04 NeMo Container", False, False),
+        ("B200", "26.06 NeMo Container", True, True),
+        ("GB300", "26.08 NeMo Container", True, True),
+        ("H100", "26.08 NeMo Container", False, False),
+        ("GB300", "no release", False, False),
+    ],
+)
+def test_the_release_of_a_container_says_how_it_treats_experts(
+    gpu: str, notes: str, graphs: bool, hidden: bool
+) -> None:
+    chip = machine_of({"gpu": gpu}, 8).fact
+    found = moe_release(software_of("Megatron-Bridge", ""), notes.lower(), chip)
+    assert (found.graphs, found.overlap_experts) == (graphs, hidden)
+    other = software_of("torchtitan", "")
+    assert moe_release(other, notes.lower(), chip) is other

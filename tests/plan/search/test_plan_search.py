@@ -17,8 +17,10 @@ from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
 from penstock.plan.memory import memory
 from penstock.plan.search import search
+from penstock.plan.search.choose import job_of
 from penstock.plan.search.search import RECOMPUTE, SearchSpace
 from penstock.plan.step import step
+from penstock.run.schema.run import Run
 from planned_jobs import DENSE, GIB, SPARSE, job, jobs, machine, shapes
 
 SMALL = replace(DENSE, hidden=512, heads=8, ffn=1536)
@@ -366,3 +368,37 @@ def test_divisors() -> None:
     assert search.divisors(1) == (1,)
     assert search.divisors(12) == (1, 2, 3, 4, 6, 12)
     assert search.divisors(49) == (1, 7, 49)
+
+
+# Our own trainer, as it is planned: nothing faster is pruned.
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "ranks", "batch", "sequence"),
+    [
+        ("llama-8b", "A100 SXM4 40GB", 8, 16, 4096),  # needs recompute
+        ("llama-1b", "RTX 4090", 8, 16, 2048),
+        pytest.param("llama-8b", "H100 SXM", 64, 64, 8192, marks=pytest.mark.slow),
+        pytest.param("llama-70b", "H100 SXM", 64, 64, 4096, marks=pytest.mark.slow),
+        pytest.param("deepseek-v2-lite", "H100 SXM", 32, 32, 4096, marks=pytest.mark.slow),
+        pytest.param("qwen3-30b-a3b", "H100 SXM", 64, 64, 4096, marks=pytest.mark.slow),
+    ],
+)
+def test_no_regret_on_small_clusters(
+    name: str, gpu: str, ranks: int, batch: int, sequence: int
+) -> None:
+    shape, on = preset(name), of_catalog(gpu, ranks)
+    asked = Run.model_validate(
+        {
+            "name": "small",
+            "model": {"preset": name},
+            "data": {"sequence": sequence},
+            "train": {"batch_tokens": batch * sequence, "precision": "bf16"},
+        }
+    )
+    of = job_of(asked, on, shape, Layout(replicate=ranks))
+    space = search.trainable_space(asked)
+    found = search.search(of, ranks, space, keep=1).best
+    every = brute(of, ranks, space, fitted())
+    assert bool(found) == bool(every)
+    assert not every or of.tokens / found[0].tokens_per_s == pytest.approx(every[0])

@@ -15,6 +15,16 @@ PASSES, UNITS = 2, 3  # microbatches of a rank; two layers and the root
 LAYER, BACKWARD, STEP = 3, 2, 1  # ZeRO stages
 
 
+def counted(real: Callable[..., Any], name: str, calls: Counter[str]) -> Callable[..., Any]:
+    """The same function, which counts its calls."""
+
+    def call(*args: Any, **more: Any) -> Any:
+        calls[name] += 1
+        return real(*args, **more)
+
+    return call
+
+
 def steps_of_every_kind(path: str) -> dict[int, dict[str, Any]]:
     """Two steps of two microbatches on this rank, by the ZeRO stage."""
     import torch
@@ -33,12 +43,7 @@ def steps_of_every_kind(path: str) -> dict[int, dict[str, Any]]:
     world = join(Layout(shard=2), "cpu", 60.0)
     calls: Counter[str] = Counter()
     for name in ("foreach_all_gather", "foreach_reduce"):  # a call is one collective
-
-        def counted(*args: Any, name: str = name, real: Any = getattr(fsdp, name), **more: Any):
-            calls[name] += 1
-            return real(*args, **more)
-
-        setattr(fsdp, name, counted)
+        setattr(fsdp, name, counted(getattr(fsdp, name), name, calls))
     draw = torch.Generator().manual_seed(world.rank)
     tokens = torch.randint(64, (PASSES, 17), generator=draw)
     batch = [Microbatch(one[None, :-1], one[None, 1:], 1.0) for one in tokens]
