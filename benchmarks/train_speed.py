@@ -18,13 +18,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from penstock.plan.job.layout import Layout
+    from penstock.run.schema.run import Run
 
 PEAK_FLOPS = 989e12  # dense bf16 of an H100 or H200 by its datasheet
 FORMULA = (
@@ -112,15 +116,10 @@ class Result:
     error: str = ""
 
 
-def ours(work: Work, options: Sequence[str]) -> Callable[[Tensor], Tensor]:
-    """A step of the product: its layout, runner, gradients, vote and optimizer."""
-    from penstock.meter.clock import StepClock
+def run_of(work: Work, options: Sequence[str]) -> tuple["Run", "Layout"]:
+    """The run file of a case, and its layout on one device."""
     from penstock.plan.job.layout import Layout
     from penstock.run.load import load
-    from penstock.train.engine import build_engine
-    from penstock.train.parallel.microbatch import Microbatch
-    from penstock.train.step import unguarded_step
-    from penstock.train.world.world import join
 
     path = Path("/tmp/penstock-bench.toml")
     path.write_text('name = "bench"\n')
@@ -136,14 +135,26 @@ def ours(work: Work, options: Sequence[str]) -> Callable[[Tensor], Tensor]:
             *(field for option in options for field in OPTIONS[option]),
         ],
     )
+    again = (run.layout and run.layout.recompute) or "none"
+    return run, Layout(microbatch=microbatch(work, options), recompute=again)
+
+
+def ours(work: Work, options: Sequence[str]) -> Callable[[Tensor], Tensor]:
+    """A step of the product: its layout, runner, gradients, vote and optimizer."""
+    from penstock.meter.clock import StepClock
+    from penstock.train.engine import build_engine
+    from penstock.train.parallel.microbatch import Microbatch
+    from penstock.train.step import unguarded_step
+    from penstock.train.world.world import join
+
+    run, layout = run_of(work, options)
+    size = layout.microbatch
     if run.train.deterministic:
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PENSTOCK_ATTEMPT": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    size = microbatch(work, options)
-    layout = Layout(microbatch=size, recompute=run.layout.recompute if run.layout else "none")
     world = join(layout, "cuda", 60.0)
     stepper = build_engine(run, layout, work.shape.vocab, world).stepper
 

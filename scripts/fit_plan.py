@@ -2,6 +2,9 @@
 
     python scripts/fit_plan.py     # about two minutes; writes src/penstock/plan/job/fitted.json
 
+Memory has two constants, which a grid finds: of the allocator, fitted to runs that published what
+it reserved or what the device showed.
+
 Robust least squares on the logarithm of predicted over measured step time. Every source counts
 about the same, however many rows it has, and every constant is held to its prior (the defaults of
 `Constants`) by a pull worth a few rows: one that no row speaks of stays where it was.
@@ -11,17 +14,23 @@ import json
 import time
 from collections import Counter, defaultdict
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from penstock.plan.backtest.rows import MeasuredRow, read
-from penstock.plan.job.constants import CEILING, FLOOR, Constants, constant_names
+from penstock.plan.backtest.memory_rows import measured, predict_row
+from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, read
+from penstock.plan.job.constants import CEILING, FLOOR, Constants, StrandedMemory, constant_names
 from penstock.plan.job.job import RATE_OF
 from penstock.plan.step import step
 
 HERE = Path(__file__).resolve().parent.parent
-FACTS = HERE / "benchmarks/facts/throughput.csv"
+FACTS = [HERE / f"benchmarks/facts/{name}.csv" for name in ("throughput", "throughput_more")]
+MEMORY_FACTS = [
+    HERE / f"benchmarks/facts/{name}.csv" for name in ("memory", "memory_more", "memory_own")
+]
+LARGE_GIB = 10.0
 OUT = HERE / "src/penstock/plan/job/fitted.json"
 
 PRIOR = np.array([asdict(Constants())[name] for name in constant_names()])
@@ -71,9 +80,77 @@ def spread(found: list[float]) -> list[float]:
     return [round(float(q), 4) for q in np.exp(np.quantile(-np.array(found), [0.1, 0.9]))]
 
 
+def memory_rows() -> list[MeasuredRow]:
+    """Rows whose memory was measured, large enough that the model and not the driver decides."""
+    found = []
+    for path in MEMORY_FACTS:
+        for row in read(path)[1]:
+            whole = row.cells.get("component") in ("", "total")
+            if row.job and whole and row.cells["oom"] != "1" and (measured(row) or 0) >= LARGE_GIB:
+                found.append(row)
+    return found
+
+
+def as_reserved(row: MeasuredRow) -> MeasuredRow | None:
+    """The row as one of what was reserved or used; None: it published neither."""
+    metric = row.cells["mem_metric"]
+    if row.cells["reserved_gib"]:
+        cells = {**row.cells, "peak_mem_gib": "", "mem_metric": "reserved GiB"}
+        return MeasuredRow(row.number, cells, row.job, "", row.assumed)
+    return row if "smi" in metric else None
+
+
+def memory_errors(rows: list[MeasuredRow], holes: StrandedMemory) -> np.ndarray:
+    """Logarithm of predicted over measured memory."""
+    return np.array([np.log(predict_row(row, holes)[0] / measured(row)) for row in rows])
+
+
+def fit_memory(rows: list[MeasuredRow]) -> dict[str, StrandedMemory]:
+    """The allocator's constants by all sources, and without each."""
+    prior = StrandedMemory()
+    scale = np.exp(np.linspace(-1, 1, 21))
+    sources = np.array([row.source for row in rows])
+    grid = {}
+    for a, b in product(scale, scale):
+        holes = StrandedMemory(prior.share * a, prior.most_bytes * b)
+        off = np.abs(memory_errors(rows, holes))
+        grid[holes] = (
+            {source: off[sources == source].mean() for source in set(sources)},
+            0.01 * (np.log(a) ** 2 + np.log(b) ** 2),  # the pull of the prior: 1 % per e-fold
+        )
+
+    def best(without: str = "") -> StrandedMemory:
+        def score(holes: StrandedMemory) -> float:
+            by_source, pull = grid[holes]
+            return pull + np.mean([v for name, v in by_source.items() if name != without])
+
+        return min(grid, key=score)
+
+    return {"all": best()} | {f"without {name}": best(name) for name in sorted(set(sources))}
+
+
+def memory_table() -> tuple[dict[str, dict[str, float]], list[float]]:
+    """The fits of the allocator's constants, and the band over left-out sources."""
+    rows = memory_rows()
+    fits = fit_memory([found for row in rows if (found := as_reserved(row))])
+    apart = []
+    for row in rows:
+        holes = fits.get(f"without {row.source}", fits["all"])
+        try:
+            apart += memory_errors([row], holes).tolist()
+        except RowSkipped:
+            continue
+    return {
+        name: {"share": float(f"{h.share:.3g}"), "most_bytes": float(f"{h.most_bytes:.4g}")}
+        for name, h in fits.items()
+    }, spread(apart)
+
+
 def main() -> None:
     began = time.time()
-    rows = [row for row in read(FACTS)[1] if row.job and row.step_s]
+    memory_fits, memory_band = memory_table()
+    print("memory", memory_fits["all"], "band", memory_band)
+    rows = [row for path in FACTS for row in read(path)[1] if row.job and row.step_s]
     fits = {"all": asdict(fit(rows))}
     apart: dict[str, list[float]] = defaultdict(list)
     scores: dict[str, dict[str, float]] = {}
@@ -95,7 +172,8 @@ def main() -> None:
         "made": "python scripts/fit_plan.py",
         "rows": len(rows),
         "left_out_mape": means,
-        "bands": {kind: spread(found) for kind, found in apart.items()},
+        "bands": {kind: spread(found) for kind, found in apart.items()} | {"memory": memory_band},
+        "memory": memory_fits,
         "seen": seen(rows),
         "fits": {
             name: {k: float(f"{v:.5g}") for k, v in values.items()} for name, values in fits.items()

@@ -9,12 +9,17 @@ import pytest
 
 from penstock.catalog.models import preset
 from penstock.catalog.open.models import config_of, family_of
+from penstock.errors import PenstockError
+from penstock.launch.prepare.prepare import find_data
+from penstock.meter.devices import Devices
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job import legal
 from penstock.plan.job.layout import Layout
 from penstock.plan.memory import memory
 from penstock.plan.search.choose import choose_layout
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load
+from penstock.run.schema.run import Run
 
 H100 = of_catalog("H100", 1)
 Make = Callable[..., Any]
@@ -71,3 +76,25 @@ def test_what_an_adapter_cannot_have_is_refused(run_of: Make) -> None:
     (told,) = legal.problems(run, shape, Layout())
     assert "train.precision" in told
     assert 'kind = "lora"' in told
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("lora", 16), ("qlora", 4)])
+def test_a_preset_is_planned_with_an_adapter_and_no_weights(kind: str, bits: int) -> None:
+    """Only `train` needs weights: a plan needs the shape."""
+    asked = Run.model_validate(
+        {
+            "name": "tuned",
+            "model": {"preset": "llama-8b", "adapter": {"kind": kind}},
+            "data": {"sequence": 2048},
+            "train": {"batch_tokens": 8 * 2048, "precision": "bf16"},
+            "cluster": {"use": "H100"},
+        }
+    )
+    job = choose_layout(asked, H100).job
+    assert job.adapter
+    assert job.adapter.bits == bits
+    held = memory.predict(job)
+    assert held.fits
+    assert held.parts["weights"] < (bits / 8 + 0.6) * job.shape.params()
+    with pytest.raises(PenstockError, match=r"model.adapter: an adapter needs weights"):
+        find_data(asked, LaunchRecord(), Devices("cpu", 1, "", "", 2**30))

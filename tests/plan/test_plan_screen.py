@@ -1,6 +1,7 @@
 """The screen: ten lines that read like a person wrote them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -80,9 +81,12 @@ def test_what_is_unknown_or_wrong_is_said_in_its_line_and_how_to_tell_it_below()
     assert [line.split()[0] for line in lines[10:]] == ["note"] * 2
 
 
-def test_a_fit_within_the_error_of_the_model_is_called_close() -> None:
-    assert "which is close" in screen.lines(made.plan(memory=made.memory(76)))[0]
-    assert "close" not in screen.lines(made.plan(memory=made.memory(60)))[0]
+def test_what_the_error_of_the_model_could_use_up_does_not_fit() -> None:
+    tight = replace(made.memory(76), high=1.1)
+    told = screen.lines(made.plan(memory=tight))[0]
+    assert "no: the fullest accelerator would need 76.0 of 80.0 GiB" in told
+    assert told.endswith("and with the model's error 83.6")
+    assert "yes, 60.0 of 80.0" in screen.lines(made.plan(memory=made.memory(60)))[0]
 
 
 def test_detail_shows_the_parts_the_causes_the_gains_and_the_layouts() -> None:

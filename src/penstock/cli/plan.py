@@ -121,7 +121,7 @@ def _print(made: "Plan", explain: str | None, detail: bool, json: bool) -> None:
 def _refuse_unfit(made: "Plan") -> None:
     """Raise RunFailed for a plan that needs too much memory or money."""
     if not made.memory.fits:
-        short = (made.memory.peak_bytes - made.memory.capacity_bytes) / 2**30
+        short = made.memory.short_bytes / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB")
     if made.over_budget:
         raise RunFailed("over the budget: " + "; ".join(made.over_budget))

@@ -127,8 +127,8 @@ def _with_memory(found: Findings, plan: dict[str, Any]) -> Findings:
         f"the fullest of {predicted['accelerators']} × {predicted['uncalibrated']['accelerator']}"
     )
     memory = f"{used:,.1f} of {there:,.1f} GiB on {which}"
-    if predicted["fits"]:
-        return replace(found, fits=True, memory=memory)
+    if used <= there:  # the upper end of the band may not fit: the run may be tried
+        return replace(found, fits=predicted["fits"], memory=memory)
     error = RunFailed(f"the run does not fit: {memory}; `penstock plan` looks for a layout")
     return replace(found, refused=error, fits=False, memory=memory)
 

@@ -153,7 +153,7 @@ def _larger_batch(job: Job, step: StepTime, models: StepModels) -> RunFileChange
 def _make_it_fit(memory: PeakMemory, best: RunFileChange | None) -> str:
     if best:
         return f"it does not fit; {best.words} does"
-    short = (memory.peak_bytes - memory.capacity_bytes) / 2**30
+    short = memory.short_bytes / 2**30
     largest = max(memory.parts, key=memory.parts.__getitem__)
     return (
         f"it does not fit by {short:.1f} GiB, and most of it is {largest}: use more accelerators, "

@@ -34,10 +34,15 @@ def notes(
         "accelerators": (f"replicate × shard × tensor × pipeline × context: {job.layout}",),
         "nodes": (f"{ranks} accelerators / {machine.per_node} in a node",),
         "layout": ("the run file's, or the search's choice where it says none",),
-        "fits": (f"memory.peak_bytes against memory.capacity_bytes, margin {memory.margin:.1%}",),
+        "fits": (
+            f"memory.peak_bytes × {memory.high:.2f}, the upper end of its band, against "
+            f"memory.capacity_bytes; margin without the band {memory.margin:.1%}",
+        ),
         "memory": (
             f"the fullest rank, on pipeline stage {memory.stage}",
             f"peak = {' + '.join(f'{n} {b / 2**30:.3g} GiB' for n, b in memory.parts.items())}",
+            "allocated_bytes and reserved_bytes are as torch counts them, peak_bytes as the device "
+            "shows it: cached blocks are reserved and not allocated, the context is neither",
         ),
         "step_s": made,
         "step": made,

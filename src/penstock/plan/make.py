@@ -25,9 +25,6 @@ from penstock.run.unsupported import unsupported_lines
 
 # Bands of jobs outside of the measured runs: half as wide again.
 UNSEEN_POWER = 1.5
-# Measured over planned peak, 10th and 90th percentile of 126 published runs of 10 GiB and more
-# (`penstock backtest` on a table of them). The model's constants have seen these runs.
-MEMORY_BAND = Band(0.94, 1.11)
 
 
 def make(
@@ -62,7 +59,7 @@ def make(
         replace(step_of(job), notes=step_notes.lines(job, by, len(records))),
         memory.predict(job),
         models,
-        Bands(calibration.band(job, records, usual), MEMORY_BAND),
+        Bands(calibration.band(job, records, usual), memory.band(job)),
         run.steps(data.samples if data else None),
         (
             *warnings,

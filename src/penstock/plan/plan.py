@@ -82,6 +82,8 @@ class Plan:
             "layout": self.job.layout.to_json(),
             "memory": {
                 **{part: float(size) for part, size in self.memory.parts.items()},
+                "allocated_bytes": self.memory.allocated_bytes,
+                "reserved_bytes": self.memory.reserved_bytes,
                 "peak_bytes": self.memory.peak_bytes,
                 "capacity_bytes": self.memory.capacity_bytes,
                 "margin": self.memory.margin,

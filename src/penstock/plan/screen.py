@@ -68,11 +68,12 @@ def _fits(plan: Plan) -> str:
     memory = plan.memory
     room = f"{memory.peak_bytes / 2**30:.1f} of {memory.capacity_bytes / 2**30:.1f} GiB"
     if not memory.fits:
-        return f"no: the fullest accelerator would need {room}"
-    tight = plan.span("memory.peak_bytes")
-    close = tight is not None and tight[1] > memory.capacity_bytes
+        most = ""
+        if memory.peak_bytes <= memory.capacity_bytes:
+            most = f", and with the model's error {memory.peak_bytes * memory.high / 2**30:.1f}"
+        return f"no: the fullest accelerator would need {room}{most}"
     left = f"{100 * memory.margin:.0f} % left"
-    return f"yes, {room} on the fullest accelerator, {left}{', which is close' if close else ''}"
+    return f"yes, {room} on the fullest accelerator, {left}"
 
 
 def _machine(plan: Plan) -> str:
@@ -144,8 +145,15 @@ def _stage(plan: Plan) -> str:
 
 
 def _sizes(plan: Plan) -> Iterator[tuple[str, str, float]]:
-    for part, size in _sorted(plan.memory.parts.items()):
-        yield part, f"{size / 2**30:.2f} GiB", size / plan.memory.capacity_bytes
+    memory = plan.memory
+    for part, size in _sorted(memory.parts.items()):
+        yield part, f"{size / 2**30:.2f} GiB", size / memory.capacity_bytes
+    for name, size in (
+        ("allocated", memory.allocated_bytes),
+        ("reserved", memory.reserved_bytes),
+        ("used", memory.peak_bytes),
+    ):
+        yield name, f"{size / 2**30:.2f} GiB", size / memory.capacity_bytes
 
 
 def _gains(plan: Plan) -> Iterable[tuple[str, float]]:

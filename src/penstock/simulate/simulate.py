@@ -72,7 +72,7 @@ def simulate(
     given = stated_failures(run) if given is None else given
     plan, found = planned(run, given, found)
     if not plan.memory.fits:
-        short = (plan.memory.peak_bytes - plan.memory.capacity_bytes) / 2**30
+        short = plan.memory.short_bytes / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB; see `penstock plan`")
     own = with_limit(conditions(run, plan, given, asked.days, asked.trace))
     model = fleets.model(

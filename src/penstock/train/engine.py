@@ -20,6 +20,7 @@ from penstock.train.parallel.microbatch import RankShare
 from penstock.train.parallel.pairs import PairRunner
 from penstock.train.parallel.parts import Gradients, ModelParts, holder_count
 from penstock.train.parallel.precision import COMPUTE
+from penstock.train.parallel.reshard import step_resharding
 from penstock.train.parallel.runner import PlainRunner, Runner
 from penstock.train.replicas.reduce import LiveReplicaReducer, ReplicaReducer
 from penstock.train.step import Stepper
@@ -90,12 +91,13 @@ def _runner(
     slicer, joiner = (
         (sequence_slicer(world), sequence_joiner(world)) if layout.context > 1 else (None, None)
     )
+    kept = step_resharding(parts, layout, world)
     if run.train.on_pairs:
-        return PairRunner(parts, train=run.train, adapted=run.model.adapter is not None)
+        adapted = run.model.adapter is not None
+        return PairRunner(parts, resharding=kept, train=run.train, adapted=adapted)
     if layout.pipeline == 1:
-        return PlainRunner(
-            parts, layout.tensor, slicer, joiner, loss, module_code(run.model.module)
-        )
+        code = module_code(run.model.module)
+        return PlainRunner(parts, layout.tensor, slicer, joiner, loss, code, kept)
     # Not at the top: torch's schedules take a second to import.
     from penstock.train.parallel.pipeline import PipelineRunner
 

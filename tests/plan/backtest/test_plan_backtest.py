@@ -169,10 +169,15 @@ def test_a_file_of_which_nothing_can_be_predicted(tmp_path: Path) -> None:
         steps.run(file, time_of=tenth_more)
 
 
-def test_leaving_out_makes_no_sense_for_memory(tmp_path: Path) -> None:
-    file = write(tmp_path / "m.csv", {}, base=MEMORY)
-    with pytest.raises(PenstockError, match="memory table"):
-        steps.run(file, leave_one_out=True, memory_of=memory_by_sequence)
+def test_memory_left_out_uses_the_constants_without_the_rows_source(tmp_path: Path) -> None:
+    source = "torchtitan"
+    assert constants.stranded_without(source) != constants.stranded()
+    row = {"source": source, "peak_mem_gib": "", "reserved_gib": 40}
+    file = write(tmp_path / "m.csv", row, base=MEMORY)
+    usual, left_out = (steps.run(file, leave_one_out=out).items[0] for out in (False, True))
+    assert left_out.predicted != usual.predicted
+    other = write(tmp_path / "o.csv", row | {"source": "our lab"}, base=MEMORY)
+    assert steps.run(other, leave_one_out=True).items[0].predicted == usual.predicted
 
 
 def test_every_needed_column_is_listed_as_needed() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from measured_rows import MEMORY, MOE, THROUGHPUT, write
 from penstock.catalog.models import preset
 from penstock.errors import PenstockError
-from penstock.plan.backtest.frameworks import PENSTOCK, SHARDED, software_of
+from penstock.plan.backtest.frameworks import PENSTOCK, SHARDED, moe_release, software_of
 from penstock.plan.backtest.rows import (
     MeasuredRow,
     RowSkipped,
@@ -147,8 +147,41 @@ def test_numbers_as_people_write_them() -> None:
 @pytest.mark.parametrize("name", ["seq_len", "hidden", "heads", "layers"])
 @pytest.mark.parametrize("cell", ["", "0"])
 def test_what_cannot_be_filled_skips_the_row(tmp_path: Path, name: str, cell: str) -> None:
-    found = row(tmp_path, **{name: cell})
+    found = row(tmp_path, model_name="own", **{name: cell})
     assert (found.job, found.skipped) == (None, f"{name} is blank")
+
+
+@pytest.mark.parametrize(
+    ("cells", "layers", "hidden", "heads"),
+    [
+        # GPT-3: 96 layers, 12288 wide; heads are 128 wide.
+        ({"model_name": "GPT", "params_b": 175, "hidden": "", "heads": ""}, 96, 12288, 96),
+        ({"model_name": "GPT 175B", "layers": "", "heads": "", "hidden": 12288}, 96, 12288, 96),
+        ({"model_name": "GPT 175B", "layers": "", "heads": "", "hidden": ""}, 96, 12288, 96),
+        # Its 12 stages have whole layers.
+        ({"model_name": "GPT 183B", "layers": "", "heads": "", "hidden": 14400, "pp": 12,
+          "num_gpus": 96}, 72, 14400, 120),
+        ({"model_name": "Llama 3.1 70B", "layers": "", "heads": "", "hidden": ""}, 80, 8192, 64),
+        ({"model_name": "llama 8.1B of ours", "layers": "", "heads": "", "hidden": ""},
+         32, 4096, 32),
+    ],
+)  # fmt: skip
+def test_blank_widths_come_from_the_name_or_the_parameters(
+    tmp_path: Path, cells: dict[str, object], layers: int, hidden: int, heads: int
+) -> None:
+    base = {"layers": 96, "params_b": ""} | cells
+    blank = dict.fromkeys(("ffn_hidden", "kv_heads"), "")
+    file = tmp_path / "a.csv"
+    found = read(write(file, base | blank, base=THROUGHPUT | {"params_b": ""}))[1][0]
+    assert found.job, found.skipped
+    shape = found.job.shape
+    assert (shape.layers, shape.hidden, shape.heads) == (layers, hidden, heads)
+    assert any("number of parameters" in a or "that name" in a for a in found.assumed)
+
+
+def test_a_name_with_two_sizes_is_not_guessed_at(tmp_path: Path) -> None:
+    found = row(tmp_path, model_name="LLaMA 65B/70B", hidden="", heads="", layers="")
+    assert "is blank" in found.skipped
 
 
 def test_a_skipped_row_does_not_skip_its_neighbours(tmp_path: Path) -> None:
@@ -658,3 +691,26 @@ def test_names_as_torch_prints_them_and_a_power_limit_without_brackets(tmp_path:
     assert row(tmp_path, gpu="NVIDIA H100 80GB HBM3").job.machine.accelerator == "H100 SXM5"
     capped = row(tmp_path, gpu="H100 500W").job.machine
     assert (capped.accelerator, capped.tdp_w) == ("H100 SXM5", 500)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "notes", "graphs", "hidden"),
+    [
+        ("GB200", "25.09 NeMo Container", False, False),
+        ("GB200", "25.11 NeMo Container", True, False),
+        ("GB300", "26.04.01 NeMo Container", True, False),
+        ("B200", "26.04 NeMo Container", False, False),
+        ("B200", "26.06 NeMo Container", True, True),
+        ("GB300", "26.08 NeMo Container", True, True),
+        ("H100", "26.08 NeMo Container", False, False),
+        ("GB300", "no release", False, False),
+    ],
+)
+def test_the_release_of_a_container_says_how_it_treats_experts(
+    gpu: str, notes: str, graphs: bool, hidden: bool
+) -> None:
+    chip = machine_of({"gpu": gpu}, 8).fact
+    found = moe_release(software_of("Megatron-Bridge", ""), notes.lower(), chip)
+    assert (found.graphs, found.overlap_experts) == (graphs, hidden)
+    other = software_of("torchtitan", "")
+    assert moe_release(other, notes.lower(), chip) is other

@@ -195,3 +195,14 @@ def test_a_file_with_every_dimension_is_completed_on_a_cpu(
             run.model_copy(update={"layout": run.layout.model_copy(update={"tensor": 7})}),
             None, ranks, "cpu", 2**34,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["layer", "backward"])
+def test_a_pipeline_gathers_once_a_step(word: str) -> None:
+    asked = made.run(layout={"pipeline": 2, "reshard": word})
+    lay = Layout(shard=4, pipeline=2)
+    (said,) = legal.problems(asked, preset("llama-8b"), lay)
+    assert said.startswith(f'layout.reshard = "{word}": a pipeline gathers weights')
+    assert said.endswith('write "step", or leave it out')
+    once = made.run(layout={"pipeline": 2, "reshard": "step"})
+    assert legal.problems(once, preset("llama-8b"), lay) == []

@@ -7,13 +7,18 @@ from hypothesis import strategies as st
 from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
+from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.job.layout import Layout
+from penstock.plan.job.outcome import PeakMemory
+from penstock.plan.memory import memory
 from penstock.plan.search.choose import (
     MICROBATCH_TOKENS,
     STATE_BYTES_PER_PARAM,
     STATE_SHARE,
+    choose_layout,
     complete_layout,
 )
+from penstock.plan.step import step
 from penstock.run.schema.run import Run
 
 SHAPE = preset("llama-3m")
@@ -136,3 +141,58 @@ def test_a_layout_in_words_and_in_json() -> None:
     layout = Layout(2, 4, 8)
     assert str(layout) == "2 replicate × 4 shard, microbatch 8"
     assert Layout(**layout.to_json()) == layout
+
+
+# On accelerators, what a file leaves open is searched.
+
+LARGE = {
+    "name": "large",
+    "model": {"preset": "llama-70b"},
+    "data": {"sequence": 8192},
+    "train": {"batch_tokens": 2048 * 8192, "precision": "bf16"},
+    "cluster": {"use": "H100"},
+}
+
+
+def planned(ranks: int, **changes: object) -> tuple[Layout, PeakMemory]:
+    asked = Run.model_validate(LARGE | changes)
+    job = choose_layout(asked, of_catalog("H100 SXM", ranks)).job
+    return job.layout, memory.predict(job)
+
+
+def test_a_partial_layout_is_completed_so_that_it_fits() -> None:
+    """The fewest shards that hold the state left no room for activations."""
+    layout, held = planned(2048, layout={"tensor": 2})
+    assert (layout.tensor, layout.pipeline, layout.context) == (2, 1, 1)
+    assert held.fits
+
+
+def test_what_the_file_says_stays() -> None:
+    said = {"tensor": 8, "pipeline": 4, "interleave": 2, "recompute": "full", "microbatch": 1}
+    layout, _ = planned(256, layout=said | {"shard": 4})
+    assert {name: getattr(layout, name) for name in said} == said
+    assert (layout.shard, layout.replicate) == (4, 2)
+
+
+@pytest.mark.parametrize(("word", "zero"), [("layer", 3), ("backward", 2), ("step", 1)])
+def test_reshard_is_the_zero_stage_inside_a_step(word: str, zero: int) -> None:
+    layout, _ = planned(256, layout={"reshard": word, "recompute": "full"})
+    assert (layout.zero, layout.reshard) == (zero, word)
+
+
+def test_the_published_layout_of_a_405b_model_fits_and_is_about_as_fast() -> None:
+    """Llama 3 405B: tensor 8, pipeline 16 on 16,384 H100, at 41 % of the peak."""
+    asked = Run.model_validate(
+        LARGE | {"model": {"preset": "llama-405b"}, "layout": {"tensor": 8, "pipeline": 16}}
+    )
+    job = choose_layout(asked, of_catalog("H100 SXM", 16384)).job
+    assert memory.predict(job).fits
+    took = step.predict(job)
+    assert 0.31 < took.model_flops / took.step_s / (16384 * 989e12) < 0.51
+
+
+def test_a_whole_layout_that_does_not_fit_is_planned_as_it_is() -> None:
+    said = {"replicate": 1, "shard": 8, "tensor": 1, "microbatch": 4, "recompute": "none"}
+    layout, held = planned(8, layout=said | {"interleave": 1, "reshard": "layer"})
+    assert {name: getattr(layout, name) for name in said} == said
+    assert not held.fits

@@ -49,7 +49,7 @@ def test_it_comes_to_an_end() -> None:
 
 
 def test_what_is_not_trained_is_not_proposed() -> None:
-    of = made.job(8, Layout(replicate=8, shard=1, microbatch=4))
+    of = replace(made.job(8, Layout(replicate=8, shard=1, microbatch=4)), sequence=4096)
     plain = SearchSpace(tensor=(1,), pipeline=(1,), context=(1,), expert=(1,), recompute=("none",))
     ways = oom.smaller_layouts(of, plain)
     assert ways

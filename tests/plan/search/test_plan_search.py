@@ -11,13 +11,16 @@ from penstock.catalog.models import preset
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
 from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job import own
 from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
 from penstock.plan.memory import memory
 from penstock.plan.search import search
+from penstock.plan.search.choose import job_of
 from penstock.plan.search.search import RECOMPUTE, SearchSpace
 from penstock.plan.step import step
+from penstock.run.schema.run import Run
 from planned_jobs import DENSE, GIB, SPARSE, job, jobs, machine, shapes
 
 SMALL = replace(DENSE, hidden=512, heads=8, ffn=1536)
@@ -47,16 +50,18 @@ def legal(of: Job, ranks: int, space: SearchSpace) -> list[Layout]:
         for expert, microbatch, pieces in product(
             dividing(shape.experts) if shape.moe else [1],
             dividing(share),
-            dividing(max(1, shape.layers // pipeline)),
+            range(1, max(1, shape.layers // pipeline) + 1),
         ):
             if (shard * context * tensor) % expert:
                 continue
             if pieces > 1 and (pipeline == 1 or share // microbatch % pipeline):
                 continue
-            found.append(
+            once = pipeline > 1 or shard * context == 1  # gathered once a step, or never
+            found += [
                 Layout(replicate, shard, microbatch, tensor, pipeline, context, expert,
-                       interleave=pieces)
-            )  # fmt: skip
+                       interleave=pieces, zero=zero)
+                for zero in (space.zero[:1] if once else space.zero)
+            ]  # fmt: skip
     return [lay for lay in found if allowed(lay, space)]
 
 
@@ -86,7 +91,12 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, SearchSpace]:
     gib = draw(st.sampled_from([1.3, 1.6, 2.0, 3.0, 6.0, 80.0]))
     on = machine(ranks, per_node=4, memory_bytes=int(gib * GIB))
     batch, sequence = draw(st.sampled_from([1, 5, 8, 12, 16])), draw(st.sampled_from([36, 1024]))
-    programs = [Software(), Software(fused=True, torch_checkpoints=False)]
+    programs = [
+        Software(),
+        Software(fused=True, torch_checkpoints=False),
+        own.ON_CPU,  # our trainer, whose pipeline gathers once a step
+        replace(own.COMPILED, measured=()),
+    ]
     of = job(
         None,
         shape,
@@ -108,11 +118,9 @@ def asked(draw: st.DrawFn) -> tuple[Job, int, SearchSpace]:
     }
     fixed = draw(st.sets(st.sampled_from(sorted(some)), max_size=2))
     kinds = draw(st.sampled_from([RECOMPUTE, ("none",), ("full",), ("none", "full")]))
-    return (
-        of,
-        ranks,
-        SearchSpace(recompute=kinds, **{name: draw(some[name]) for name in sorted(fixed)}),
-    )
+    zeros = draw(st.sampled_from([(3,), (3, 2, 1), (1,)])) if of.software.fsdp else (3,)
+    chosen = {name: draw(some[name]) for name in sorted(fixed)}
+    return of, ranks, SearchSpace(recompute=kinds, zero=zeros, **chosen)
 
 
 @given(asked(), st.sampled_from([fitted(), PRIOR]))
@@ -167,7 +175,8 @@ def test_the_rejected_would_be_faster_and_do_not_fit(what: tuple[Job, int, Searc
     assert times == sorted(times)
     for option in found.rejected:
         assert not option.memory.fits
-        short = (option.memory.peak_bytes - option.memory.capacity_bytes) / GIB
+        short = option.memory.short_bytes / GIB
+        assert short > 0
         assert option.reason == f"out of memory by {short:,.1f} GiB"
         real = step.predict(of.with_layout(option.layout)).step_s
         assert of.tokens / option.tokens_per_s <= real * (1 + 1e-9)
@@ -247,7 +256,8 @@ def test_the_first_sharding_may_be_the_only_one_that_fits() -> None:
     peaks = [memory.predict(of.with_layout(lay)).peak_bytes for lay in layouts]
     assert peaks[0] < min(peaks[1:])
     capacity = (peaks[0] + min(peaks[1:])) / 2
-    tight = machine(4, memory_bytes=int(capacity / memory.USABLE_SHARE))
+    high = memory.predict(of).high
+    tight = machine(4, memory_bytes=int(capacity * high / memory.USABLE_SHARE))
     (only,) = search.search(replace(of, machine=tight), 4, replace(fixed, recompute=("none",))).best
     assert only.layout.shard == 1
 
@@ -358,3 +368,37 @@ def test_divisors() -> None:
     assert search.divisors(1) == (1,)
     assert search.divisors(12) == (1, 2, 3, 4, 6, 12)
     assert search.divisors(49) == (1, 7, 49)
+
+
+# Our own trainer, as it is planned: nothing faster is pruned.
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "ranks", "batch", "sequence"),
+    [
+        ("llama-8b", "A100 SXM4 40GB", 8, 16, 4096),  # needs recompute
+        ("llama-1b", "RTX 4090", 8, 16, 2048),
+        pytest.param("llama-8b", "H100 SXM", 64, 64, 8192, marks=pytest.mark.slow),
+        pytest.param("llama-70b", "H100 SXM", 64, 64, 4096, marks=pytest.mark.slow),
+        pytest.param("deepseek-v2-lite", "H100 SXM", 32, 32, 4096, marks=pytest.mark.slow),
+        pytest.param("qwen3-30b-a3b", "H100 SXM", 64, 64, 4096, marks=pytest.mark.slow),
+    ],
+)
+def test_no_regret_on_small_clusters(
+    name: str, gpu: str, ranks: int, batch: int, sequence: int
+) -> None:
+    shape, on = preset(name), of_catalog(gpu, ranks)
+    asked = Run.model_validate(
+        {
+            "name": "small",
+            "model": {"preset": name},
+            "data": {"sequence": sequence},
+            "train": {"batch_tokens": batch * sequence, "precision": "bf16"},
+        }
+    )
+    of = job_of(asked, on, shape, Layout(replicate=ranks))
+    space = search.trainable_space(asked)
+    found = search.search(of, ranks, space, keep=1).best
+    every = brute(of, ranks, space, fitted())
+    assert bool(found) == bool(every)
+    assert not every or of.tokens / found[0].tokens_per_s == pytest.approx(every[0])

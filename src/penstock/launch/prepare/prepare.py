@@ -36,6 +36,7 @@ from penstock.run.diff import with_choices
 from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.code import loss_code
+from penstock.run.schema.model import NO_WEIGHTS
 from penstock.run.schema.run import Run
 
 SOME_STEPS = 1000  # of a run whose length only its dataset will tell
@@ -89,6 +90,8 @@ def find_data(run: Run, before: LaunchRecord, machine: Devices) -> LaunchData:
     `before` is the record of an earlier launch, whose data a run goes on with.
     """
     refuse_epochs_of_a_mixture(run)
+    if run.model.adapter and not run.model.from_:
+        raise PenstockError(f"model.adapter: {NO_WEIGHTS}")
     check_local_open_model(run.model.from_)
     if loss := loss_code(run.train.loss):
         loss.refuse_missing()

@@ -3,6 +3,8 @@
 import re
 from dataclasses import replace
 
+from penstock.catalog.accelerators import Accelerator
+from penstock.plan.hardware.machine import MOST_IN_A_NODE
 from penstock.plan.job.job import Software
 
 # Megatron keeps bf16 weights, fp32 gradients, and fp32 weights and moments in the optimizer; NeMo's
@@ -24,7 +26,12 @@ _MEGATRON = Software(
 _NEMO = replace(_MEGATRON, name="nemo", overlap_tensor=True, grad_bytes=2.0)
 # FSDP keeps fp32 shards of weights, gradients and moments, and gathers bf16.
 _FSDP = Software(
-    name="fsdp", torch_layers=False, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0
+    name="fsdp",
+    fsdp=True,
+    torch_layers=False,
+    weight_bytes=4.0,
+    grad_bytes=4.0,
+    optimizer_bytes=8.0,
 )
 
 # Our decoder one operation at a time under FSDP2, as `scripts/measure_memory.py` measures it; what
@@ -42,10 +49,13 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             overlap_data=False,
             torch_checkpoints=False,
             torch_layers=False,
-            grad_buffers=True,
             weight_bytes=2.0,
             grad_bytes=2.0,
             optimizer_bytes=12.0,
+            bucket_params=5e8,  # its default reduce_bucket_size
+            flat_bytes=6.0,  # of its partition: 16-bit gradients joined, then made fp32
+            pass_states=1.0,  # DeepSpeed's pipeline holds on to the output of a stage
+            context_bytes=1.5e9,  # CUDA before 11.7 loads every kernel (BigScience's own figure)
         ),
     ),
     (r"megatron|neox|nanotron|colossal", _MEGATRON),
@@ -53,7 +63,10 @@ KNOWN: tuple[tuple[str, Software], ...] = (
         r"maxtext|jax|xla",
         Software(name="xla", torch_layers=False, fused=True, attention="chip", overlap_tensor=True),
     ),
-    (r"torchtitan", Software(name="torchtitan", tables_apart=True)),
+    (
+        r"torchtitan",
+        Software(name="torchtitan", tables_apart=True, fsdp=True, keeps_gathered=True),
+    ),
     (
         r"composer|llm-foundry|fsdp1",
         Software(name="composer", torch_layers=False, attention="first"),
@@ -93,6 +106,7 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             grad_bytes=2.0,
             optimizer_bytes=12.0,
             bucket_params=1e9,
+            flat_bytes=6.0,
             live_params=1e9,
             tables_apart=True,
         ),
@@ -123,6 +137,28 @@ SHARDED = {
     "eager torch": 3,
     "penstock": 3,
 }
+
+
+# NVIDIA's containers for mixtures of experts, by year and month of the release. Their guide to
+# hardware says for racks of GB200 and GB300: partial CUDA graphs and less work of the host (guide
+# "MoE Hardware Configuration" of Megatron-Bridge; arXiv 2603.07685). From 26.06 on, the same
+# configurations on Blackwell are 20 to 35 % faster in its own tables, which is their all-to-all:
+# taken as run behind other microbatches, without looking from the host.
+GRAPHS_SINCE = (25, 11)
+HIDDEN_SINCE = (26, 6)
+BLACKWELL_YEAR = 2024
+
+
+def moe_release(soft: Software, notes: str, chip: Accelerator | None) -> Software:
+    """Return what a program does with experts in the release that the notes name, on a chip."""
+    named = re.search(r"(\d\d)\.(\d\d)(?:\.\d+)? nemo container", notes)
+    if soft.name != "nemo" or not named or chip is None or chip.year < BLACKWELL_YEAR:
+        return soft
+    release = (int(named[1]), int(named[2]))
+    if release >= HIDDEN_SINCE:
+        return replace(soft, graphs=True, overlap_experts=True)
+    rack = chip.domain > MOST_IN_A_NODE
+    return replace(soft, graphs=True) if rack and release >= GRAPHS_SINCE else soft
 
 
 def software_of(

@@ -48,10 +48,6 @@ def filled(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]:
             full[column] = str(value)
             assumed.append(f"{column} {value} ({why})")
 
-    shape = named(cells.get("model_name", ""))
-    if shape and not cells.get("hidden"):
-        for column, value in widths(shape).items():
-            fill(column, value, "the model of that name")
     for sign, vocab in TOKENIZERS.items():
         if sign in notes:
             fill("vocab", vocab, "its tokenizer")
@@ -72,18 +68,6 @@ def filled(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]:
         if not cells.get("dp"):
             fill("num_gpus", _test_ranks(full), "the usual of Megatron's tests")
     return full
-
-
-def widths(shape: ModelShape) -> dict[str, int]:
-    """Return the columns of a table that a shape fills."""
-    return {
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "ffn_hidden": shape.ffn,
-        "heads": shape.heads,
-        "kv_heads": shape.kv_heads,
-        "vocab": shape.vocab,
-    }
 
 
 def _test_ranks(cells: Mapping[str, str]) -> int:
@@ -118,9 +102,27 @@ def completed(job: Job, cells: Mapping[str, str]) -> Job:
     if not cells.get("global_batch_seqs") and layout.pipeline > 1:
         enough = layout.pipeline * layout.interleave * layout.microbatch * job.data_ways
         job = replace(job, batch=enough)
+    if soft.name == "megatron-deepspeed":
+        shape, soft = _of_deepspeed(job, shape)
     adapter = job.adapter or adapter_of(notes)
     soft = _noted(soft, notes, cells, adapter)
     return replace(job, shape=shape, software=soft, layout=layout, adapter=adapter)
+
+
+def _of_deepspeed(job: Job, shape: ModelShape) -> tuple[ModelShape, Software]:
+    """Apply what DeepSpeed's pipeline does with layers and with bf16 gradients.
+
+    It fills stages with whole layers from the first on. Where the layers do not divide, its first
+    stages are as full as those of a model whose layers do; with two layers less than that, people
+    have it count the embeddings as layers. Its bf16 optimizer keeps the gradients of the last
+    backward pass beside whole sums of them in fp32.
+    """
+    soft, stages = job.software, job.layout.pipeline
+    if shape.layers % stages and (shape.layers + 2) % stages:
+        shape = replace(shape, layers=-(-shape.layers // stages) * stages)
+    if job.precision == "bf16":
+        soft = replace(soft, grad_bytes=2.0 + 4.0, flat_bytes=0.0, bucket_params=1e9)
+    return shape, soft
 
 
 def _before_flash(job: Job, cells: Mapping[str, str]) -> bool:
@@ -177,7 +179,7 @@ def _noted(
     soft: Software, notes: str, cells: Mapping[str, str], adapter: Adapter | None
 ) -> Software:
     if re.search(r"liger", notes) and "liger-kernel off" not in notes:
-        soft = replace(soft, fused=True, chunked_loss=True)
+        soft = replace(soft, fused=True, chunked_loss=True, inplace_gates=True)
     if "ce fusion" in notes:
         soft = replace(soft, logit_bytes=4.0)
     if soft.name == "torchtune":

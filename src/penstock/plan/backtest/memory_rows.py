@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, number
+from penstock.plan.job.constants import StrandedMemory
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import PeakMemory
 from penstock.plan.memory import memory, moments, state
@@ -11,20 +12,22 @@ from penstock.plan.memory import memory, moments, state
 GIB = 2**30
 
 
-def predict_row(row: MeasuredRow) -> tuple[float, bool]:
+def predict_row(row: MeasuredRow, holes: StrandedMemory | None = None) -> tuple[float, bool]:
     """Predict the row's figure (GiB, or GB or percent where it says so), and whether the job
-    fits.
+    fits. `holes` are the allocator's constants, where they are not those of all plans.
     """
     if row.job is None:
         raise RowSkipped(row.skipped)
     job, cells = row.job, row.cells
     generates = "inference" in cells.get("notes", "").lower()
-    found = _generating(job) if generates else memory.predict(job)
+    found = _generating(job) if generates else memory.predict(job, holes)
     component = cells.get("component", "") or "total"
     if component != "total":
         return _component(job, component), found.fits
     metric = cells.get("mem_metric", "")
-    reported = memory.of_stage(job, job.layout.pipeline - 1) if "LAST rank" in metric else found
+    reported = found
+    if "LAST rank" in metric:
+        reported = memory.of_stage(job, job.layout.pipeline - 1, holes)
     if not cells.get("peak_mem_gib") and cells.get("reserved_gib"):
         metric += " reserved"
     return memory.as_metric(reported, metric) / _unit(metric), found.fits
@@ -57,7 +60,11 @@ def measured(row: MeasuredRow) -> float | None:
 
 
 def _unit(metric: str) -> float:
-    """Return the bytes of the tool's unit: tools that print GB mean 10⁹ bytes."""
+    """Return the bytes of the tool's unit: tools that print GB mean 10⁹ bytes. nvidia-smi prints
+    MiB, and what is written down as GB are its thousands.
+    """
+    if "smi" in metric:
+        return 1000 * 2**20 if re.search(r"\bGB\b", metric) else GIB
     return 1e9 if re.search(r"\bGB\b", metric) else GIB
 
 
@@ -68,6 +75,5 @@ def _generating(job: Job) -> PeakMemory:
     shape = job.shape
     cached = 4.0 * shape.layers * shape.kv_heads * shape.head_width * job.sequence
     weights = state.state_bytes(job, 0).weights
-    overhead = memory.CONTEXT_BYTES
-    parts = {"weights": weights, "activations": cached, "overhead": overhead}
+    parts = {"weights": weights, "activations": cached, "context": memory.CONTEXT_BYTES}
     return PeakMemory(parts, 0, job.machine.memory_bytes * memory.USABLE_SHARE)

@@ -16,8 +16,8 @@ from typing import Literal
 from penstock.catalog import accelerators, models
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
-from penstock.plan.backtest import memory_blanks, row_file
-from penstock.plan.backtest.frameworks import software_of, usual_zero
+from penstock.plan.backtest import memory_blanks, named_shapes, row_file
+from penstock.plan.backtest.frameworks import moe_release, software_of, usual_zero
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job.job import Adapter, Job
 from penstock.plan.job.layout import Layout
@@ -91,7 +91,7 @@ def _row(i: int, cells: dict[str, str]) -> MeasuredRow:
 
 def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     """Return the job of a row; `assumed` gets a line for every blank that was filled."""
-    given, cells = cells, memory_blanks.filled(cells, assumed)
+    given, cells = cells, memory_blanks.filled(named_shapes.completed(cells, assumed), assumed)
     notes = " ".join((cells.get("notes", ""), cells.get("model_name", ""))).lower()
     precision = precision_of(cells.get("precision", ""), assumed)
     narrow = precision not in ("bf16", "fp16", "fp32")
@@ -102,12 +102,15 @@ def job_of(cells: Mapping[str, str], assumed: list[str]) -> Job:
     batch = whole(cells, "global_batch_seqs") or layout.microbatch * layout.replicate * layout.shard
     if "bf16-true" in cells.get("precision", "").lower() or "pure" in notes:
         software = replace(software, weight_bytes=2.0, grad_bytes=2.0, optimizer_bytes=4.0)
+    machine = machine_of(cells, layout.ranks)
+    if shape.moe:
+        software = moe_release(software, notes, machine.fact)
     job = Job(
         shape=shape,
         sequence=_need(cells, "seq_len"),
         batch=batch,
         layout=layout,
-        machine=machine_of(cells, layout.ranks),
+        machine=machine,
         precision=precision,
         software=software,
         adapter=Adapter() if "lora" in cells.get("kind", "").lower() else None,
@@ -129,7 +132,9 @@ def _recomputing(job: Job, assumed: list[str]) -> Job:
     held = [memory.predict(tried) for tried in tries]
     found = tries[0]
     if held[0].peak_bytes > SURELY_TOO_MUCH * held[0].capacity_bytes:
-        found = next((t for t, h in zip(tries, held, strict=True) if h.fits), tries[-1])
+        room = held[0].capacity_bytes
+        fitting = (t for t, h in zip(tries, held, strict=True) if h.peak_bytes <= room)
+        found = next(fitting, tries[-1])
     assumed.append(f"recompute {found.layout.recompute}")
     return found
 

@@ -31,13 +31,8 @@ def run(
     """Predict every row of a throughput or memory table, by the planner unless another is given."""
     kind, found = rows.read(path)
     check_cells(path, found)
-    if kind == "memory" and leave_one_out:
-        raise PenstockError(
-            f"{path} is a memory table: the memory model has no constants fitted by source, so "
-            "there is nothing to leave out; drop --leave-one-out"
-        )
     if kind == "memory":
-        report = _memory(found, memory_of or memory_rows.predict_row)
+        report = _memory(found, leave_one_out, memory_of or _planned_memory(leave_one_out))
     else:
         report = _throughput(found, leave_one_out, time_of or _planned_time(leave_one_out))
     if not report.predicted:
@@ -93,7 +88,9 @@ def _constant_mfu(items: Sequence[ScoredRow], leave_one_out: bool) -> tuple[Scor
     )
 
 
-def _memory(found: Sequence[MeasuredRow], memory_of: MemoryOf) -> BacktestReport:
+def _memory(
+    found: Sequence[MeasuredRow], leave_one_out: bool, memory_of: MemoryOf
+) -> BacktestReport:
     items: list[ScoredRow] = []
     calls: list[OomCall] = []
     skipped: list[tuple[int, str]] = []
@@ -107,7 +104,7 @@ def _memory(found: Sequence[MeasuredRow], memory_of: MemoryOf) -> BacktestReport
         calls += [call] if call else []
     return BacktestReport(
         kind="memory",
-        leave_one_out=False,
+        leave_one_out=leave_one_out,
         rows=len(found),
         skipped=tuple(skipped),
         items=tuple(items),
@@ -140,6 +137,12 @@ def _ran_out(row: MeasuredRow, measured: float | None) -> bool | None:
         return stated in ("1", "true", "yes", "oom")
     whole = row.cells.get("component", "") in ("", "total")
     return False if measured and whole else None
+
+
+def _planned_memory(leave_one_out: bool) -> MemoryOf:
+    if not leave_one_out:
+        return memory_rows.predict_row
+    return lambda row: memory_rows.predict_row(row, constants.stranded_without(row.source))
 
 
 def _planned_time(leave_one_out: bool) -> TimeOf:

@@ -48,10 +48,25 @@ class Constants:
     jitter: float = 0.004  # of the step, per doubling of the number of nodes
 
 
-# The three that are fitted to something else than step times; 23 in all.
-# Memory: what the caching allocator holds beyond what is in use, of the peak. The median of 27 runs
-# that published both (SimuMax v1.2, B200), 3 to 9 %.
-FRAGMENTATION = 0.05
+@dataclass(frozen=True)
+class StrandedMemory:
+    """Free blocks of torch's caching allocator that it cannot hand out again, because others are
+    alive between them or their sizes do not match.
+
+    They grow with what comes and goes in a step, and level off: a large job is many blocks of the
+    same sizes. Both are fitted, to runs that published what was reserved or used; the defaults are
+    the priors, from 27 runs that published what was allocated too (SimuMax v1.2, B200).
+    """
+
+    share: float = 0.5  # of what comes and goes, while that is little
+    most_bytes: float = 8.0 * 2**30
+
+    def of(self, fleeting: float) -> float:
+        """Return the stranded bytes of a rank on which `fleeting` bytes come and go."""
+        return self.share * fleeting / (1 + self.share * fleeting / self.most_bytes)
+
+
+# Two more are fitted to something else than step times or memory; 24 in all.
 # Power: shares of the TDP at work and while waiting, by `power_fit` from metered 8 × H100 nodes of
 # MLPerf Training v4.0. The meter does not tell host from accelerator; `power_host` splits them.
 BUSY_SHARE = 0.943
@@ -114,6 +129,25 @@ def band(moe: bool) -> tuple[float, float]:
     sources.
     """
     low, high = _table()["bands"]["moe" if moe else "dense"]
+    return low, high
+
+
+@cache
+def stranded() -> StrandedMemory:
+    """Return the constants of the allocator that plans use."""
+    return StrandedMemory(**_table()["memory"]["all"])
+
+
+@cache
+def stranded_without(source: str) -> StrandedMemory:
+    """Return the allocator's constants fitted without one source of measured memory."""
+    fits = _table()["memory"]
+    return StrandedMemory(**fits.get(f"without {source}", fits["all"]))
+
+
+def memory_band() -> tuple[float, float]:
+    """Return measured over predicted memory: the 10th and 90th percentile over left-out sources."""
+    low, high = _table()["bands"]["memory"]
     return low, high
 
 

@@ -64,7 +64,13 @@ class Software:
     shards_late: bool = False  # every rank holds the whole model while it is loaded
     chunk_logits: float = 0.0  # logits in memory at once, where the loss is chunked by number
     sums_aside: bool = False  # what replicas agree on stands beside the gradients of each
-    keeps_gathered: bool = False  # a pipeline's stage gathers its sharded weights once a step
+    fsdp: bool = False  # between steps a rank has shards only, whatever stays whole inside one
+    # A pipeline's stage gathers its sharded weights and reduces its gradients once a step.
+    keeps_gathered: bool = False
+    flat_bytes: float = 0.0  # flat copies of gradients made for an update, per parameter updated
+    pass_states: float = 0.0  # hidden states that a pass under way keeps beside its layers
+    context_bytes: float = 0.0  # CUDA's context; 0: the usual
+    inplace_gates: bool = False  # gradients of a gated part are written over what they need
     gathers_context: bool = False  # context: all keys under a mask, not a ring of causal blocks
     lean: bool = False  # compiled so that what is cheap to compute again is not kept
     loss_bytes: float = 0.0  # moved per logit beside the products; 0: the usual
@@ -103,6 +109,15 @@ class Job:
     def data_ways(self) -> int:
         """Return the number of ranks that read different sequences."""
         return self.layout.replicate * self.layout.shard
+
+    @property
+    def zero_in_step(self) -> int:
+        """Return what is sharded while the microbatches of a step flow, as `Layout.zero` says it.
+
+        torch's pipeline schedules gather weights and reduce gradients once a step.
+        """
+        zero = self.layout.zero
+        return min(zero, 1) if self.software.keeps_gathered and self.layout.pipeline > 1 else zero
 
     @property
     def microbatches(self) -> int:

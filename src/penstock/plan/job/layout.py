@@ -7,6 +7,9 @@ from typing import Any
 
 from penstock.errors import PenstockError
 
+# `layout.reshard` of the run file, by the ZeRO stage.
+RESHARD = {3: "layer", 2: "backward", 1: "step"}
+
 
 class IllegalLayout(PenstockError):
     """A layout that the model, the ranks or the device cannot have."""
@@ -25,7 +28,7 @@ class Layout:
     """A layout: replicate × shard × tensor × pipeline × context = ranks; experts spread inside a
     replica.
 
-    The fields after `interleave` are how the parts are run; the run file does not ask for them.
+    The fields after `zero` are how the parts are run; the run file does not ask for them.
     """
 
     replicate: int = 1  # data-parallel copies
@@ -37,7 +40,9 @@ class Layout:
     expert: int = 1  # ways the routed experts are spread, over shard × context × tensor
     recompute: str = "none"  # "selective", "full"
     interleave: int = 1  # pieces of the model that one pipeline stage holds
-    zero: int = 3  # what `shard` shards: 1 the optimizer, 2 also gradients, 3 also weights
+    # What `shard` shards inside a step: 1 the optimizer, 2 also gradients, 3 also weights. The run
+    # file calls it `reshard`.
+    zero: int = 3
     sequence_parallel: bool = True  # activations between tensor-parallel parts are split too
     zero_bubble: bool = False  # weight gradients fill the pipeline's bubble
     expert_tensor: int = 1  # ways each expert's matrices are split
@@ -64,8 +69,15 @@ class Layout:
         text = " × ".join([f"{self.replicate} replicate × {self.shard} shard", *more])
         return text if self.expert == 1 else f"{text}, experts over {self.expert}"
 
+    @property
+    def reshard(self) -> str:
+        """Return when weights and gradients are sharded again, as the run file says it."""
+        return RESHARD[max(1, self.zero)]
+
     def __str__(self) -> str:
         text = f"{self.ways}, microbatch {self.microbatch}"
+        if self.zero < 3 and self.shard * self.context > 1:
+            text += f", resharded every {self.reshard}"
         if self.interleave > 1:
             text += f", {self.interleave} pieces a stage"
         return text if self.recompute == "none" else f"{text}, {self.recompute} recompute"

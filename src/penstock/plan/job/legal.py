@@ -10,8 +10,9 @@ from math import gcd
 
 from penstock.catalog import accelerators
 from penstock.catalog.shapes import ModelShape
-from penstock.plan.job.layout import IllegalLayout, Layout
+from penstock.plan.job.layout import RESHARD, IllegalLayout, Layout
 from penstock.run.schema import adapter
+from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.run import Run
 
 MODEL_WAYS = ("tensor", "pipeline", "context", "expert")
@@ -61,6 +62,15 @@ def shape_problems(shape: ModelShape, lay: Layout, sequence: int) -> list[str]:
         *_context(lay, sequence),
         *_expert(shape, lay),
     ]
+
+
+def _reshard(run: Run, lay: Layout) -> Iterator[str]:
+    asked = run.layout.reshard if run.layout else None
+    if asked in ("layer", "backward") and lay.pipeline > 1:
+        yield (
+            f'layout.reshard = "{asked}": a pipeline gathers weights and reduces gradients once a '
+            'step; write "step", or leave it out'
+        )
 
 
 def _tensor(shape: ModelShape, lay: Layout, sequence: int) -> Iterator[str]:
@@ -140,9 +150,15 @@ def asked_layout(run: Run) -> Layout:
         pipeline=file.pipeline,
         context=file.context,
         expert=file.expert,
-        recompute=file.recompute,
-        interleave=file.interleave,
+        recompute=file.recompute or "none",
+        interleave=file.interleave or 1,
+        zero=zero_of(file),
     )
+
+
+def zero_of(file: LayoutSection) -> int:
+    """Return the ZeRO stage that the file asks for; 3 where it leaves it open."""
+    return next((zero for zero, word in RESHARD.items() if word == file.reshard), 3)
 
 
 def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") -> list[str]:
@@ -155,7 +171,12 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
     if shape.generic:
         of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
         return [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
-    found = [*shape_problems(shape, lay, run.sequence), *_live(run, lay), *_pairs(run, lay)]
+    found = [
+        *shape_problems(shape, lay, run.sequence),
+        *_reshard(run, lay),
+        *_live(run, lay),
+        *_pairs(run, lay),
+    ]
     if run.model.adapter:
         found += [
             *adapter.misfits(run.model.adapter, shape),

@@ -29,8 +29,10 @@ MEMORY_PARTS = (
     "activations",
     "logits",
     "buffers",
-    "overhead",
+    "cached",  # held by the allocator and not in use
+    "context",  # outside the allocator: CUDA's context and communicators
 )
+OUTSIDE_PARTS = ("cached", "context")
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,33 @@ class PeakMemory:
     stage: int
     """The pipeline stage the fullest rank works on."""
     capacity_bytes: float
+    high: float = 1.0
+    """Upper end of the error band, over the prediction."""
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Return the peak of what torch has allocated."""
+        return sum(size for name, size in self.parts.items() if name not in OUTSIDE_PARTS)
+
+    @property
+    def reserved_bytes(self) -> float:
+        """Return the peak of what torch's allocator has reserved."""
+        return self.allocated_bytes + self.parts.get("cached", 0.0)
 
     @property
     def peak_bytes(self) -> float:
+        """Return the peak that the device shows as used."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.capacity_bytes
+        """Tell whether even the upper end of the band fits."""
+        return self.peak_bytes * self.high <= self.capacity_bytes
+
+    @property
+    def short_bytes(self) -> float:
+        """Return what is missing for the upper end of the band; below zero where it fits."""
+        return self.peak_bytes * self.high - self.capacity_bytes
 
     @property
     def margin(self) -> float:

@@ -33,6 +33,7 @@ _CHUNKED = Software(
     chunked_loss=True,
     chunk_logits=CHUNK_LOGITS,
     sums_aside=True,
+    fsdp=True,
     keeps_gathered=True,
     gathers_context=True,
 )

@@ -222,9 +222,26 @@ def largest_layer_params(shape: ModelShape, layout: Layout) -> float:
 
 def rank_params(shape: ModelShape, layout: Layout, stage: int, ahead_layers: int = 0) -> RankParams:
     """Count the parameters that a rank's tensor, pipeline and expert place gives it."""
-    held = stage_contents(shape, layout.pipeline, layout.interleave, stage, ahead_layers)
+    spread = layout.expert * layout.expert_tensor
+    return _rank_params(
+        shape, layout.tensor, layout.pipeline, layout.interleave, spread, stage, ahead_layers
+    )
+
+
+@lru_cache(maxsize=65536)
+def _rank_params(
+    shape: ModelShape,
+    tensor: int,
+    pipeline: int,
+    interleave: int,
+    spread: int,
+    stage: int,
+    ahead_layers: int,
+) -> RankParams:
+    held = stage_contents(shape, pipeline, interleave, stage, ahead_layers)
+    layout = Layout(tensor=tensor, expert=spread)
     dense, sparse = (rank_layer_params(shape, layout, kind) for kind in (False, True))
-    tables = held.tables * shape.embedding_params() / layout.tensor
+    tables = held.tables * shape.embedding_params() / tensor
     common = held.dense * dense.common + held.sparse * sparse.common + tables
     if held.last:
         common += shape.hidden  # the last norm

@@ -42,6 +42,7 @@ class LayerTraits(NamedTuple):
     torch_checkpoints: bool
     keys: float  # tokens each query meets when scores are stored
     lean: bool = False  # norms' outputs and the gated product are made again
+    inplace_gates: bool = False  # gradients of a gated part are written over what they need
 
 
 class LayerKinds(NamedTuple):
@@ -63,6 +64,7 @@ def traits(job: Job) -> LayerTraits:
         torch_checkpoints=soft.torch_checkpoints,
         keys=float(job.sequence),
         lean=soft.lean,
+        inplace_gates=soft.inplace_gates,
     )
 
 
@@ -89,7 +91,7 @@ def working(shape: ModelShape, how: LayerTraits) -> LayerKinds:
     In a gated part: those of the product, the gate and what is gated, when the product is gone.
     """
     w, h = how.width, shape.hidden
-    widths = 2 if shape.gated else 1
+    widths = 2 if shape.gated and not how.inplace_gates else 1
     attention = w * (_queries(shape) + 2 * _values(shape))
     dense = SavedBytes(w * h, max(attention, w * widths * shape.ffn))
     k = shape.experts_active

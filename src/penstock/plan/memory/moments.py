@@ -12,11 +12,11 @@ from penstock.plan.job.job import Job
 from penstock.plan.memory import layers as memory_layers
 from penstock.plan.memory import state as memory_state
 from penstock.plan.memory.layers import LayerKinds, SavedBytes
+from penstock.plan.memory.state import COMPUTE_BYTES
 
 # PyTorch's loss over a split vocabulary makes, in fp32: logits, log-probabilities, their gradient,
 # probabilities and the gradient of the logits.
 SPLIT_LOGIT_BYTES = 20
-COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
 
 
 class MemoryMoment(NamedTuple):
@@ -59,38 +59,44 @@ def layer_bytes(job: Job) -> LayerBytes:
     )
 
 
-def moments(job: Job, stage: int, have: LayerBytes) -> list[MemoryMoment]:
-    """Return every moment that can be the fullest of one rank of a stage."""
+def moments(job: Job, stage: int, have: LayerBytes) -> list[tuple[MemoryMoment, float]]:
+    """Return every moment that can be the fullest of one rank of a stage, each with the bytes that
+    come later and yet need blocks of their own.
+
+    Gradients that the first backward pass makes outlive it, and the blocks that activations leave
+    have other sizes: the caching allocator fetches new ones, as if all gradients had been there
+    before. It does so for the flat buffers of an update.
+    """
     soft, lay = job.software, job.layout
     state = memory_state.state_bytes(job, stage)
     kept = kept_bytes(job, stage, have)
     contents = _contents(job, stage)
     tables = have.table * contents.tables
-    buffers = _gathered(job, have, contents)
+    buffers = state.gathered or _gathered(job, have, contents)
     if soft.gathers_context and lay.context > 1:  # the mask, and what attention makes of it
         buffers += job.sequence * job.sequence / lay.context * (1 + COMPUTE_BYTES)
     buffers += min(soft.bucket_params, have.unit * job.shape.layers) * COMPUTE_BYTES
     # Gradients of the only microbatch grow as activations shrink.
     waiting = soft.grad_buffers or job.microbatches > 1
-    early = state.gradients if soft.accumulates and waiting else 0.0
+    early = state.gradients if waiting else 0.0
+    later = state.gradients - early + state.flat
     last = 0.0
-    if lay.zero >= 2 and not job.adapter and not memory_state.unsharded_bytes(job):
+    if job.zero_in_step >= 2 and not job.adapter and not memory_state.unsharded_bytes(job):
         last = tables  # their gradients, to be reduced
     if soft.sums_aside and lay.replicate > 1:
         last += state.gradients
     turning = buffers + _layer_gradients(job, have) + have.backward
-    found = [
-        MemoryMoment(state.weights, early, state.optimizer, kept, 0.0, turning),
-        MemoryMoment(state.weights, state.gradients, state.optimizer, 0.0, 0.0, buffers + last),
-    ]
+    weights, updated = state.weights, state.optimizer
+    end = MemoryMoment(weights, state.gradients, updated + state.flat, 0.0, 0.0, buffers + last)
+    found = [(MemoryMoment(weights, early, updated, kept, 0.0, turning), later), (end, 0.0)]
     if stage == lay.pipeline - 1:
         head = 0.0 if job.adapter else have.table  # its gradient, before it is added or reduced
-        found.append(
-            MemoryMoment(state.weights, early, state.optimizer, kept, have.logits, buffers + head)
-        )
+        loss = MemoryMoment(weights, early, updated, kept, have.logits, buffers + head)
+        found.append((loss, later))
     if soft.shards_late and lay.shard > 1:  # the shard, and the flat copy that a unit is cut from
         flat = max(have.unit * COMPUTE_BYTES, tables)
-        found.append(MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, state.weights + flat))
+        start = MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, weights + flat)
+        found.append((start, 0.0))
     return found
 
 
@@ -101,7 +107,18 @@ def kept_bytes(job: Job, stage: int, have: LayerBytes) -> float:
     contents = _contents(job, stage)  # with layers that predict ahead, for one microbatch
     dense = counts.dense * passes + contents.dense - counts.dense
     sparse = counts.sparse * passes + contents.sparse - counts.sparse
-    return dense * have.dense + sparse * have.sparse
+    layers = dense * have.dense + sparse * have.sparse
+    if not job.software.pass_states or lay.pipeline == 1:
+        return layers
+    return layers + passes * job.software.pass_states * _hidden_state(job)
+
+
+def _hidden_state(job: Job) -> float:
+    """Count the hidden state of one microbatch on one rank, as stages send it."""
+    lay = job.layout
+    width = memory_layers.traits(job).width
+    split = lay.tensor if lay.sequence_parallel else 1
+    return width * job.shape.hidden * job.rank_tokens / split
 
 
 def _contents(job: Job, stage: int) -> partition.StageContents:
@@ -133,8 +150,6 @@ def _gathered(job: Job, have: LayerBytes, contents: partition.StageContents) -> 
     sharded = partition.shard_ways(job.layout)[0] > 1
     if job.layout.zero != 3 or not (sharded or wide):
         return 0.0
-    if soft.keeps_gathered and job.layout.pipeline > 1:
-        return have.unit * (contents.dense + contents.sparse) * COMPUTE_BYTES + tables
     layers = 2 * have.unit * COMPUTE_BYTES
     if job.adapter and job.adapter.bits == 4:
         layers = 2 * _largest_nf4_layer(job)
@@ -158,7 +173,7 @@ def _layer_gradients(job: Job, have: LayerBytes) -> float:
     """
     if job.adapter:
         return 0.0
-    travels = job.layout.zero >= 2 and not memory_state.unsharded_bytes(job)
+    travels = job.zero_in_step >= 2 and not memory_state.unsharded_bytes(job)
     reduced = job.software.grad_bytes if travels else 0.0  # copied to travel
     return have.unit * (COMPUTE_BYTES + reduced)
 

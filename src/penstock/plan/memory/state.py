@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from penstock.plan.job import partition
 from penstock.plan.job.job import Job, UnshardedBytes
 
+COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
+
 
 @dataclass(frozen=True)
 class StateBytes:
@@ -14,6 +16,8 @@ class StateBytes:
     gradients: float
     optimizer: float
     whole_weights: float  # before sharding: what a rank holds that loads first and shards later
+    flat: float = 0.0  # flat copies of gradients that the update makes
+    gathered: float = 0.0  # 16-bit weights that stay whole inside a step
 
 
 def state_bytes(job: Job, stage: int) -> StateBytes:
@@ -30,11 +34,21 @@ def state_bytes(job: Job, stage: int) -> StateBytes:
     optimizer = software.optimizer_bytes * sharded - software.matrix_saving_bytes * matrices
     if unsharded := unsharded_bytes(job):
         optimizer += unsharded.master * sharded
+    shards_only = lay.zero == 3 or software.fsdp
     return StateBytes(
-        weights=stored * (sharded if lay.zero == 3 else whole),
-        gradients=grad_bytes(job) * (sharded if lay.zero >= 2 else whole),
+        weights=stored * (sharded if shards_only else whole),
+        gradients=grad_bytes(job) * (sharded if job.zero_in_step >= 2 else whole),
         optimizer=0.0 if software.offload else optimizer,
         whole_weights=stored * whole,
+        flat=0.0 if software.offload or lay.zero == 3 else software.flat_bytes * sharded,
+        gathered=COMPUTE_BYTES * whole if stays_gathered(job) else 0.0,
+    )
+
+
+def stays_gathered(job: Job) -> bool:
+    """Tell whether sharded weights stay whole from the first to the last microbatch of a step."""
+    return (
+        job.software.fsdp and 0 < job.zero_in_step < 3 and partition.shard_ways(job.layout)[0] > 1
     )
 
 
@@ -54,13 +68,15 @@ def _frozen(job: Job, stage: int) -> StateBytes:
         common = routed = 0.0
     common_ways, routed_ways = partition.shard_ways(lay)
     whole = common + routed
-    kept = common / common_ways + routed / routed_ways if lay.zero == 3 else whole
+    sharded = lay.zero == 3 or software.fsdp
+    kept = common / common_ways + routed / routed_ways if sharded else whole
     trained, unsharded = adapter_params(job, stage) / common_ways, unsharded_bytes(job)
     return StateBytes(
         weights=kept + trained * weight_bytes(job),
         gradients=trained * grad_bytes(job),
         optimizer=trained * (software.optimizer_bytes + (unsharded.master if unsharded else 0.0)),
         whole_weights=whole,
+        gathered=whole if stays_gathered(job) else 0.0,
     )
 
 

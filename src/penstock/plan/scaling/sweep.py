@@ -214,6 +214,6 @@ def _nothing(job: Job, count: int, space: SearchSpace) -> tuple[str, str]:
             "train.batch_tokens or use another number of accelerators"
         )
         return limits.TOO_FEW_SEQUENCES, reason
-    short = (near.memory.peak_bytes - near.memory.capacity_bytes) / 2**30
+    short = near.memory.short_bytes / 2**30
     reason = f"out of memory in every layout; the nearest, {near.layout}, by {short:,.1f} GiB"
     return limits.NOTHING_FITS, reason

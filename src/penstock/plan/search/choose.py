@@ -1,12 +1,12 @@
 """The layout of a run is decided here: for a plan, for a launch, and when hosts are lost.
 
-A layout in the run file is completed: its open numbers of replicas and shards are settled by
-`complete_layout`. Without one the search takes the fastest that fits. Only on a CPU, whose ranks
-share one memory, and on a device that nobody has measured, the fewest shards that hold the state
-are taken.
+The search takes the fastest layout that fits, among those that agree with what the run file says.
+Only on a CPU, whose ranks share one memory, and on a device that nobody has measured, the fewest
+shards that hold the state are taken (`complete_layout`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from penstock.catalog.shapes import ModelShape
 from penstock.errors import PenstockError
@@ -70,9 +70,9 @@ def choose_layout(
         asked = _cap_microbatch(layout or layout_of_file(run, machine, shape), run)
         legal.refuse(run, shape, asked, "cpu" if machine.kind == "cpu" else "")
         job = job_of(run, machine, shape, asked)
-        open_microbatch = layout is None and run.layout is not None and not run.layout.microbatch
-        searched = open_microbatch and machine.kind != "cpu"
-        return _with_best_microbatch(job) if searched else LayoutChoice(job)
+        if layout is not None or run.layout is None or machine.kind == "cpu":
+            return LayoutChoice(job)
+        return _completed(job, run, run.layout)
     ranks = machine.accelerators
     if here and takes_all(run):
         ranks = usable_ranks(run, ranks)
@@ -190,8 +190,9 @@ def complete_layout(
         pipeline=asked.pipeline,
         context=asked.context,
         expert=asked.expert,
-        recompute=asked.recompute,
-        interleave=asked.interleave,
+        recompute=asked.recompute or "none",
+        interleave=asked.interleave or 1,
+        zero=legal.zero_of(asked),
     )
 
 
@@ -226,15 +227,27 @@ def _cap_microbatch(layout: Layout, run: Run) -> Layout:
     return replace(layout, microbatch=min(layout.microbatch, share))
 
 
-def _with_best_microbatch(job: Job) -> LayoutChoice:
-    """Give the file's layout the best microbatch that fits; leave it as it is when none does."""
-    lay = job.layout
-    fixed = SearchSpace(
-        **{name: (getattr(lay, name),) for name in ("replicate", "shard", *legal.MODEL_WAYS)},
-        recompute=(lay.recompute,),
-        interleave=(lay.interleave,),
-    )
-    found = search(job, lay.ranks, fixed)
+def _completed(job: Job, run: Run, asked: LayoutSection) -> LayoutChoice:
+    """Fill in what the file's layout leaves open, by the search; leave the layout as it is when
+    nothing fits or nothing is open.
+    """
+    lay, can = job.layout, trainable_space(run)
+    open_ways = asked.replicate is None and asked.shard is None
+    fixed: dict[str, Any] = {name: (getattr(lay, name),) for name in legal.MODEL_WAYS}
+    if not open_ways:
+        fixed |= {"replicate": (lay.replicate,), "shard": (lay.shard,)}
+    for name, given in (
+        ("microbatch", asked.microbatch),
+        ("recompute", asked.recompute),
+        ("interleave", asked.interleave),
+    ):
+        if given is not None:
+            fixed[name] = (getattr(lay, name),)
+    if asked.reshard is not None:
+        fixed["zero"] = (lay.zero,)
+    if not open_ways and len(fixed) == len(fields(SearchSpace)) - 1:
+        return LayoutChoice(job)
+    found = search(job, lay.ranks, replace(can, **fixed))
     if not found.best:
         return LayoutChoice(job, (), found.rejected)
     return LayoutChoice(job.with_layout(found.best[0].layout), found.best, found.rejected)

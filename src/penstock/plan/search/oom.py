@@ -45,6 +45,7 @@ def fields_to_write(run: Run, old: Layout, new: Layout) -> str:
     names = list(changed_fields(old, new))
     if run.layout is None:
         names = list(dict.fromkeys([*new.to_json(), *names]))
+    names = ["reshard" if name == "zero" else name for name in names]
     return " and ".join(
         f"layout.{name} = {toml.format_value(getattr(new, name))}" for name in names
     )
@@ -81,6 +82,8 @@ def _neighbours(job: Job, space: SearchSpace) -> Iterator[Layout]:
     for kind in RECOMPUTE[RECOMPUTE.index(lay.recompute) + 1 :]:
         if kind in space.recompute:
             yield replace(lay, recompute=kind)
+    if lay.zero < max(space.zero):
+        yield replace(lay, zero=max(space.zero))
     for more in divisors(lay.replicate)[1:]:
         yield replace(lay, replicate=lay.replicate // more, shard=lay.shard * more)
 

@@ -7,18 +7,23 @@ space is a tree: a split of the model (tensor, pipeline, context, expert), then 
 none of its layouts is faster. The search opens branches from the lowest floor up and ends when the
 next floor is above the slowest of the best layouts so far. The floors:
 
-- of a family: its time with the fewest shards whose state fits, without reduction, optimizer,
-  sending between stages, jitter and recompute. Each of these only adds, and more shards never
-  gather faster.
-- of a split: that of its largest microbatch, without the bubble. One large microbatch reads the
-  weights, issues the kernels and waits for messages the fewest times.
+- of a family: its time with the fewest shards whose state fits, without reduction, optimizer and
+  recompute. Each of these only adds, and more shards never gather faster. Once it is known how much
+  recompute the family needs to fit, that is added.
+- of a split: that of its largest microbatch, without the bubble and sending between stages. One
+  large microbatch reads the weights, issues the kernels and waits for messages the fewest times.
+
+Jitter is a share of all else that the number of nodes gives, so floors have it too.
 
 Recompute is never faster, so more of it is tried only where less does not fit. If any sharding of a
 family fits, the narrowest or the widest does, so that two memory predictions can rule out a family.
-Tests hold both rules.
+Tests hold both rules, and compare the search with brute force.
 
-Schedules are 1F1B and interleaved. The trainer has no zero-bubble schedule, ZeRO-1 or ZeRO-2; they
-are searched only when a `SearchSpace` asks for them.
+A sharding also says when weights and gradients are sharded again: after every layer, or kept whole
+inside a step (ZeRO-2 and ZeRO-1), which gathers less and needs more memory. A pipeline keeps both.
+
+Schedules are 1F1B and interleaved. The trainer has no zero-bubble schedule; it is searched only
+when a `SearchSpace` asks for it.
 """
 
 import heapq
@@ -42,8 +47,9 @@ from penstock.run.schema.run import Run
 from penstock.run.unsupported import UNSUPPORTED_FIELDS
 
 RECOMPUTE = ("none", "selective", "full")
-# Parts of a step that a family's floor leaves out, because sharding or jitter decides them.
-ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "pipeline", "data", "recompute")
+# Parts of a step that a family's floor leaves out, because sharding or recompute decides them;
+# jitter is a share of the others.
+ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "data", "recompute")
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class SearchSpace:
     recompute: tuple[str, ...] = RECOMPUTE
     interleave: tuple[int, ...] | None = None
     zero_bubble: tuple[bool, ...] = (False,)  # the trainer has no such schedule; may be asked for
-    zero: tuple[int, ...] = (3,)  # nor ZeRO-1 and 2
+    zero: tuple[int, ...] = (3,)  # 3 shards weights and gradients after every layer
 
 
 def trainable_space(run: Run) -> SearchSpace:
@@ -78,7 +84,7 @@ def trainable_space(run: Run) -> SearchSpace:
         fixed["tensor"] = (1,)
     if legal.data_parallel_only(run):
         fixed |= dict.fromkeys((*legal.MODEL_WAYS, "interleave"), (1,))
-    return SearchSpace(**fixed, recompute=of("recompute", RECOMPUTE))
+    return SearchSpace(**fixed, recompute=of("recompute", RECOMPUTE), zero=(3, 2, 1))
 
 
 @dataclass(frozen=True)
@@ -142,9 +148,8 @@ def _pieces(layers: int, pipeline: int, microbatches: int, space: SearchSpace) -
     """Return the possible pieces of a stage: interleaving needs whole rounds of the pipeline."""
     if pipeline == 1:
         return (1,)
-    most = max(1, layers // pipeline)
-    usual = tuple(v for v in divisors(most) if v == 1 or microbatches % pipeline == 0)
-    return _among(usual, space.interleave)
+    most = max(1, layers // pipeline) if microbatches % pipeline == 0 else 1
+    return _among(tuple(range(1, most + 1)), space.interleave)
 
 
 def fewest_shards(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
@@ -162,28 +167,29 @@ def fewest_shards(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
 
 
 def floor_s(job: Job, family: Layout, c: Constants) -> float:
-    """Return a time that no layout of the family with as many shards or more is below.
+    """Return a time that no layout of the family with as many shards or more, and as much
+    recompute or more, is below.
 
     More shards never gather faster, and only a layout that gathers (ZeRO-3) has to.
     """
-    parts = step.predict(job.with_layout(family), c).parts
+    job = job.with_layout(family)
+    parts = step.predict(job, c).parts
     above = ABOVE_FLOOR if family.zero == 3 else (*ABOVE_FLOOR, "gather")
-    return sum(seconds for name, seconds in parts.items() if name not in above)
+    least = sum(seconds for name, seconds in parts.items() if name not in above)
+    return (least + parts.get("recompute", 0.0)) * (1 + step.jitter_share(job, c))
 
 
 def split_floor_s(job: Job, split: Layout, c: Constants) -> float:
     """Return a time that no family of the split is below."""
-    largest = replace(split, microbatch=-(-job.batch // split.replicate))
-    above = (*ABOVE_FLOOR, "gather", "bubble")
-    # One piece per stage is the fastest, unless more of them spread dense and sparse layers better.
-    mixed = job.shape.moe and 0 < job.shape.dense_layers < job.shape.layers
-    pieces = _pieces(job.shape.layers, split.pipeline, 0, SearchSpace()) if mixed else (1,)
-    floors = []
-    for interleave in pieces:
-        layout = replace(largest, interleave=interleave)
-        parts = step.predict(job.with_layout(layout), c).parts
-        floors.append(sum(seconds for name, seconds in parts.items() if name not in above))
-    return min(floors)
+    largest = job.with_layout(replace(split, microbatch=-(-job.batch // split.replicate)))
+    if job.shape.moe and 0 < job.shape.dense_layers < job.shape.layers:
+        # Some number of pieces may spread dense and sparse layers evenly.
+        least = step.mean_stage_s(largest, c)
+    else:
+        above = (*ABOVE_FLOOR, "gather", "bubble", "pipeline")
+        parts = step.predict(largest, c).parts
+        least = sum(seconds for name, seconds in parts.items() if name not in above)
+    return least * (1 + step.jitter_share(largest, c))
 
 
 def shardings(layout: Layout, space: SearchSpace) -> Iterator[Layout]:
@@ -195,7 +201,9 @@ def shardings(layout: Layout, space: SearchSpace) -> Iterator[Layout]:
         if (space.shard is None or shard in space.shard) and (
             space.replicate is None or replicate in space.replicate
         ):
-            for zero in space.zero:
+            # Nothing is gathered where nothing is sharded; a pipeline gathers once a step anyway.
+            same = shard * layout.context == 1 or layout.pipeline > 1
+            for zero in space.zero[:1] if same else space.zero:
                 yield replace(layout, replicate=replicate, shard=shard, zero=zero)
 
 
@@ -239,10 +247,19 @@ def search(
             progress(opened)
         ways = replace(branch, replicate=branch.replicate * branch.shard, shard=1)
         layouts = [lay for lay in shardings(ways, space) if lay.shard >= branch.shard]
-        if layouts and not _may_fit(job, layouts, space):
+        if not layouts:
+            continue
+        least = _least_recompute(job, layouts, space)
+        if least is None:
             widest = replace(layouts[-1], recompute=space.recompute[-1])
             _keep(rejected, keep, floor, next(order), _option(job, widest, floor))
             continue
+        if least > 0:
+            needed = floor_s(job, replace(branch, recompute=space.recompute[least]), c)
+            if len(best) == keep and needed >= -best[0][0]:
+                out = _option(job, replace(layouts[-1], recompute=space.recompute[0]), floor)
+                _keep(rejected, keep, floor, next(order), out)
+                continue
         for layout in layouts:
             for recompute in space.recompute:
                 tried = replace(layout, recompute=recompute)
@@ -269,16 +286,17 @@ def search(
     )
 
 
-def _may_fit(job: Job, layouts: list[Layout], space: SearchSpace) -> bool:
-    """Tell whether any sharding fits: if one does, the first or the widest does, at some
-    recompute.
+def _least_recompute(job: Job, layouts: list[Layout], space: SearchSpace) -> int | None:
+    """Return the place in `space.recompute` of the least with which any sharding fits: if one does,
+    the first or the widest does. None: nothing fits.
     """
-    return any(
-        memory.predict(job.with_layout(replace(layout, recompute=recompute))).fits
-        for layout in layouts
-        if layout.shard in (layouts[0].shard, layouts[-1].shard)
-        for recompute in reversed(space.recompute)
-    )
+    lean = max(space.zero)  # keeps least whole
+    for at, recompute in enumerate(space.recompute):
+        for layout in (layouts[-1], layouts[0]):
+            tried = replace(layout, recompute=recompute, zero=lean)
+            if memory.predict(job.with_layout(tried)).fits:
+                return at
+    return None
 
 
 def _leanest_of(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
@@ -315,8 +333,7 @@ def _reason(option: LayoutOption, first: LayoutOption) -> LayoutOption:
 
 
 def _short_of(held: PeakMemory) -> str:
-    short = (held.peak_bytes - held.capacity_bytes) / 2**30
-    return f"out of memory by {short:,.1f} GiB"
+    return f"out of memory by {held.short_bytes / 2**30:,.1f} GiB"
 
 
 def require_fit(

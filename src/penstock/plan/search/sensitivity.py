@@ -123,7 +123,7 @@ def _roomier(
     near = [
         step.step_s / step_of(job.with_layout(o.layout)).step_s
         for o in options
-        if not o.memory.fits and o.memory.peak_bytes <= MORE * o.memory.capacity_bytes
+        if not o.memory.fits and o.memory.short_bytes <= (MORE - 1) * o.memory.capacity_bytes
     ]
     return max(near, default=1.0)
 

@@ -93,9 +93,33 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     parts["bubble"] = bubble * (ZERO_BUBBLE_LEFT if job.layout.zero_bubble else 1.0)
     parts["pipeline"] = _pipeline_s(job, c)
     parts["data"] = _data_s(job, sum(parts.values()))
-    nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
-    parts["jitter"] = c.jitter * log2(nodes) * sum(parts.values())
+    parts["jitter"] = jitter_share(job, c) * sum(parts.values())
     return _step_time(job, parts)
+
+
+def mean_stage_s(job: Job, c: Constants) -> float:
+    """Return the seconds that the stages of a pipeline compute on average in a step, without
+    gathering: no way to spread the layers makes the slowest stage faster.
+    """
+    c = constants_of_program(c, job.software.measured)
+    if _by_probe(job):
+        return 0.0
+    rates = operators.device_rates(job, c)
+    layers = {moe: operators.layer_seconds(job, c, rates, moe) for moe in (False, True)}
+    dense = job.shape.dense_layers
+    whole = StageWork(0, dense, job.shape.layers - dense, 0, head=True)
+    parts, _ = _microbatch(job, c, layers, operators.head_seconds(job, rates), whole)
+    apart = ("gather", "recompute")
+    used = sum(seconds for name, seconds in parts.items() if name not in apart)
+    return used * job.microbatches / job.layout.pipeline
+
+
+def jitter_share(job: Job, c: Constants) -> float:
+    """Return the wait for the slowest rank, as a share of the rest of the step."""
+    if _by_probe(job):
+        return 0.0
+    nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
+    return constants_of_program(c, job.software.measured).jitter * log2(nodes)
 
 
 @lru_cache(maxsize=64)
@@ -304,7 +328,8 @@ def _gather_s(
     """
     lay = job.layout
     ways = lay.shard * lay.context
-    if lay.zero < 2 or ways == 1:
+    zero = job.zero_in_step
+    if zero < 2 or ways == 1:
         return 0.0, 0.0
     held = rank_layer_params(job.shape, lay, moe)
     common_bytes, routed_bytes = _travelling_bytes(job, held, moe)
@@ -320,7 +345,7 @@ def _gather_s(
             gather += network.gather_s(g, weight_bytes)
             if grad_bytes:
                 scatter += network.gather_s(g, params * grad_bytes)
-    before, after = (gather, gather) if lay.zero == 3 else (gather / job.microbatches, 0.0)
+    before, after = (gather, gather) if zero == 3 else (gather / job.microbatches, 0.0)
     share = c.hidden_share
     forward, hidden = _exposed(before, share * one.forward - used[0], c)
     room = share * (one.backward + again) - used[1]
@@ -352,10 +377,12 @@ def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
     spread = lay.expert * lay.expert_tensor
     scatter = gather = 0.0
     inside = lay.shard * lay.context
-    if lay.zero >= 2 and inside > 1:  # inside a replica it was done layer by layer
-        g = network.group(job.machine, lay.replicate, lay.tensor * inside)
-        kept = common / inside + routed / max(1, inside * lay.tensor // spread)
-        scatter = network.all_reduce_s(g, kept * out)
+    between = network.group(job.machine, lay.replicate, lay.tensor * inside)
+    kept = common / inside + routed / max(1, inside * lay.tensor // spread)
+    if job.zero_in_step >= 2 and inside > 1:  # inside a replica it was done layer by layer
+        scatter = network.all_reduce_s(between, kept * out)
+    elif job.software.fsdp and inside > 1:
+        return _whole_once_s(job, c, held, free_s) + network.all_reduce_s(between, kept * out)
     else:
         for params, ways, stride in (
             (common, lay.replicate * lay.shard * lay.context, lay.tensor),
@@ -370,6 +397,29 @@ def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
     if lay.interleave > 1:  # a piece is done while the stage still has p microbatches of others
         free_s *= min(lay.pipeline, job.microbatches)
     return _exposed(scatter, free_s * 2 / 3, c)[0] + _exposed(gather, free_s / 3, c)[0]
+
+
+def _whole_once_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
+    """Time the gather of all weights and the scatter of all gradients inside a replica, where FSDP
+    does them once a step.
+
+    Weights are fetched ahead of the first forward pass. Gradients travel behind the last backward
+    pass; a pipeline's schedule sends them after it.
+    """
+    lay = job.layout
+    spread = lay.expert * lay.expert_tensor
+    inside = lay.shard * lay.context
+    scatter = gather = 0.0
+    for params, members, stride in (
+        (held.common, inside, lay.tensor),
+        (held.routed, max(1, inside * lay.tensor // spread), spread),
+    ):
+        if params and members > 1:
+            g = network.group(job.machine, members, stride)
+            scatter += network.gather_s(g, params * job.software.reduce_bytes)
+            gather += network.gather_s(g, params * 2.0)
+    after = scatter if lay.pipeline > 1 else _exposed(scatter, free_s * 2 / 3, c)[0]
+    return after + _exposed(gather, free_s / 3, c)[0]
 
 
 def _pipeline_s(job: Job, c: Constants) -> float:

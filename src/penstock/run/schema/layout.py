@@ -20,8 +20,10 @@ class LayoutSection(Section):
     )
     tensor: PositiveCount = Field(1, description="Ways each matrix is split.")
     pipeline: PositiveCount = Field(1, description="Pipeline stages.")
-    interleave: PositiveCount = Field(
-        1, description="Pieces of the model on each pipeline stage; more make its bubble smaller."
+    interleave: PositiveCount | None = Field(
+        None,
+        description="Pieces of the model on each pipeline stage; more make its bubble smaller; if "
+        "not given, chosen.",
     )
     context: PositiveCount = Field(1, description="Ways each sequence is split.")
     expert: PositiveCount = Field(1, description="Ways the experts are spread.")
@@ -30,8 +32,16 @@ class LayoutSection(Section):
         description="Sequences (pairs of them, for dpo and ipo) per forward pass and rank; if not "
         "given, chosen.",
     )
-    recompute: Literal["none", "selective", "full"] = Field(
-        "none", description="Activations computed again in the backward pass, to save memory."
+    recompute: Literal["none", "selective", "full"] | None = Field(
+        None,
+        description="Activations computed again in the backward pass, to save memory; if not "
+        "given, the least that fits.",
+    )
+    reshard: Literal["layer", "backward", "step"] | None = Field(
+        None,
+        description="When gathered weights are dropped and gradients reduced over the shards: both "
+        "after every layer (ZeRO-3); weights at the end of a step, gradients in every backward "
+        "pass (ZeRO-2); both once a step (ZeRO-1); if not given, chosen.",
     )
 
     @property

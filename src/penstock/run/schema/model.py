@@ -49,6 +49,7 @@ SHAPE_FIELDS = [
     "router",
 ]
 _COUNTED = ("layers", "dense_layers", "experts", "shared_experts")  # one by one, in a plan
+NO_WEIGHTS = 'an adapter needs weights to start from; write from = "..." in [model]'
 SOURCES = {"preset": "preset", "from_": "from", "module": "module"}  # python name: name in the file
 
 
@@ -190,10 +191,8 @@ class ModelSection(Section):
             self._whole_shape(given)
         if self.module and not SPEC.fullmatch(self.module):
             raise InvalidFields(("module", 'not a file and a function; write "my_model.py:build"'))
-        if self.adapter and not self.from_:
-            raise InvalidFields(
-                ("adapter", 'an adapter needs weights to start from; write from = "..." in [model]')
-            )
+        if self.adapter and not (self.from_ or self.preset):  # a preset can be planned
+            raise InvalidFields(("adapter", NO_WEIGHTS))
         return self
 
     def _whole_shape(self, given: dict[str, int | float | bool | str]) -> None:

@@ -62,9 +62,11 @@ class PairRunner(PlainRunner):
         device = batch[0].inputs_bs.device
         total = torch.zeros((), device=device, dtype=torch.float64)
         sums = torch.zeros(FIGURES, device=device, dtype=torch.float64)
-        for micro in batch:
+        for number, micro in enumerate(batch, 1):
             if not keep_going():
                 return None
+            if use:
+                self._before_pass(last=number == len(batch))
             rewards = self._rewards(micro)
             loss = rewards.loss_p.sum() * share(micro)
             if use:

@@ -17,6 +17,7 @@ from penstock.model.user_module import call_for_logits, summed_loss
 from penstock.run.schema.code import UserCode
 from penstock.train.parallel.microbatch import Microbatch
 from penstock.train.parallel.parts import Grads, ModelParts
+from penstock.train.parallel.reshard import StepResharding
 
 NO_FIGURES = torch.empty(0, dtype=torch.float64)
 KeepGoing = Callable[[], bool]
@@ -71,13 +72,15 @@ class PlainRunner:
     user_loss: TokenLoss | None = None  # for the user's own module; a decoder has it inside
 
     code: UserCode | None = None  # of that module, for messages
+    resharding: StepResharding | None = None  # what stays whole inside a step; None: nothing
 
     def __post_init__(self) -> None:
         self.loss_sum = microbatch_loss(self.parts.single_module, self.user_loss, self.code)
 
     def backward(self, batch: list[Microbatch], tokens: int) -> Tensor:
         total = torch.zeros((), device=batch[0].inputs_bs.device, dtype=torch.float64)
-        for micro in batch:
+        for number, micro in enumerate(batch, 1):
+            self._before_pass(last=number == len(batch))
             loss = self.loss_sum(self._local(micro)) * (micro.weight / tokens)
             loss.backward()
             total += loss.detach()
@@ -110,6 +113,10 @@ class PlainRunner:
 
     def _local(self, micro: Microbatch) -> Microbatch:
         return self.slice_micro(micro) if self.slice_micro else micro
+
+    def _before_pass(self, last: bool) -> None:
+        if self.resharding:
+            self.resharding.before_pass(last)
 
 
 def microbatch_loss(
