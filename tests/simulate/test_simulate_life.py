@@ -13,7 +13,9 @@ from penstock.ledger.causes import Cause
 from penstock.simulate.account import LifeAccount
 from penstock.simulate.causes import CAUSES, hardware_classes
 from penstock.simulate.draws import Draws, generator
+from penstock.simulate.life import Life
 from penstock.simulate.pool import NodePool
+from penstock.simulate.record import Recorder
 from penstock.simulate.recovery import LifeResult
 from penstock.simulate.traces import Trace
 
@@ -73,6 +75,51 @@ def test_the_same_seed_lives_the_same_life(seed: int, live: bool) -> None:
     rates = made.a_day(60, software=5)
     assert made.lived(own, rates, seed) == made.lived(own, rates, seed)
     assert made.lived(own, rates, seed) != made.lived(own, rates, seed, life=1)
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1.0, 4.0]))
+@settings(deadline=None, max_examples=10)
+def test_a_life_that_is_recorded_is_the_same_life(seed: int, live: bool, infant: float) -> None:
+    own = made.conditions(live=live, infant=infant, horizon_s=3 * made.DAY_S)
+    rates, record = made.a_day(60, software=5), Recorder()
+    recorded = Life(own, rates, Draws(generator(seed, 0)), record).run()
+    assert recorded == made.lived(own, rates, seed)
+    assert record.end_t == recorded.wall_s
+
+
+@pytest.mark.parametrize(
+    ("live", "steps", "compute_s", "down_s", "redo_s", "by_cause"),
+    [
+        (
+            False,
+            237730.22248656384,
+            1726610.8523278143,
+            2538714.2066085488,
+            80355.15042086209,
+            {"software": 203, "corruption": 17, "node": 152, "accelerator": 750, "switch": 124}
+            | {"power": 11},
+        ),
+        (
+            True,
+            149604.5290951835,
+            1076326.7114787824,
+            3579935.860663054,
+            39763.93820459269,
+            {"software": 199, "corruption": 17, "node": 120, "accelerator": 526, "switch": 69}
+            | {"power": 4},
+        ),
+    ],
+)
+def test_a_seed_lives_as_it_always_did(
+    live: bool, steps: float, compute_s: float, down_s: float, redo_s: float, by_cause: dict
+) -> None:
+    """A faster simulator must live the same lives; these were lived before it was made faster."""
+    own = made.conditions(live=live, horizon_s=60 * made.DAY_S, infant=3.0, repair_s=6 * 3600.0)
+    life = made.lived(own, made.a_day(40, software=5), seed=7)
+    assert life.interruptions == by_cause
+    assert life.steps == pytest.approx(steps, rel=1e-9)
+    found = [life.seconds[list(Cause).index(c)] for c in (Cause.COMPUTE, Cause.DOWN, Cause.REDO)]
+    assert found == pytest.approx([compute_s, down_s, redo_s], rel=1e-9)
 
 
 def test_nothing_fails_at_a_rate_of_zero_and_the_run_ends_when_it_should() -> None:

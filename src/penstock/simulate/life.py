@@ -40,26 +40,31 @@ class Life(SimulatedRecovery):
         self.software_per_s = software_at(rates.software, own.nodes)
         self.straggler_per_s = own.nodes * causes.STRAGGLER_PER_S
         self.site_per_s = own.sites * causes.SITE_PER_S
+        self._weight = self._per_s = -1.0  # of the nodes at work, and the rate of all with it
         self.slowness: list[float] = []  # factors of stragglers at work
         for t in ticks:
             self.schedule(t, self._tick)
 
     def run(self) -> LifeResult:
         """Live until the last step or the horizon."""
-        own, account = self.own, self.account
+        own, account, events = self.own, self.account, self.events
+        exponential, horizon_s, steps = self.draws.exponential, own.horizon_s, own.steps
         self.follow_trace()
         self.come_up(STARTUP, own.startup_s)
-        while account.t < own.horizon_s:
+        while (t := account.t) < horizon_s:
             per_s = self.per_s()
-            fault_t = account.t + self.draws.exponential() / per_s if per_s > 0 else inf
-            event_t = self.events[0][0] if self.events else inf
-            end_t = min(own.horizon_s, account.t + account.seconds_to_step(own.steps))
-            until = min(fault_t, event_t, end_t)
-            self.work(max(until - account.t, 0.0))
+            fault_t = t + exponential() / per_s if per_s > 0 else inf
+            event_t = events[0][0] if events else inf
+            end_t = horizon_s
+            if steps < inf:
+                end_t = min(horizon_s, t + account.seconds_to_step(steps))
+            until = fault_t if fault_t < event_t else event_t
+            until = until if until < end_t else end_t
+            self.work(until - t if until > t else 0.0)
             if until == end_t:
                 break
             if until == event_t:
-                heappop(self.events)[2]()
+                heappop(events)[2]()
             else:
                 self._fail(per_s)
         return self._close()
@@ -67,13 +72,15 @@ class Life(SimulatedRecovery):
     def work(self, seconds: float) -> None:
         """Train for so many seconds, in which nothing changes."""
         account = self.account
+        if not self.record:
+            account.work(seconds)
+            return
         t, step, stalled = account.t, account.step, account.stalled_s()
         account.work(seconds)
-        if self.record:
-            spent = account.stalled_s()
-            self.record.worked(
-                t, account.t, step, account.step, spent[0] - stalled[0], spent[1] - stalled[1]
-            )
+        spent = account.stalled_s()
+        self.record.worked(
+            t, account.t, step, account.step, spent[0] - stalled[0], spent[1] - stalled[1]
+        )
 
     def _tick(self) -> None:
         account = self.account
@@ -86,6 +93,7 @@ class Life(SimulatedRecovery):
         out.finished = account.step >= self.own.steps * (1 - 1e-12)
         out.quarantined = len(self.pool.gone)
         self._tick()
+        self.events.clear()  # they refer to this life: it would wait for the garbage collector
         if self.record:
             self.record.end(account.t, int(account.step + 1e-9), out.finished)
         return out
@@ -94,15 +102,18 @@ class Life(SimulatedRecovery):
 
     def per_s(self) -> float:
         """Return the rate of all that may happen by chance."""
-        hardware = self.node_per_s * self.own.infant * self.pool.weight
-        return (
-            hardware
-            + self.software_per_s
-            + self.straggler_per_s
-            + self.site_per_s
-            + self.own.cut_per_s
-            + causes.DATA_STALL_PER_S
-        )
+        weight = self.pool.weight
+        if weight != self._weight:  # it changes with the nodes at work, and nothing else does
+            self._weight = weight
+            self._per_s = (
+                self.node_per_s * self.own.infant * weight
+                + self.software_per_s
+                + self.straggler_per_s
+                + self.site_per_s
+                + self.own.cut_per_s
+                + causes.DATA_STALL_PER_S
+            )
+        return self._per_s
 
     def _fail(self, per_s: float) -> None:
         """Draw what happened, and let it."""

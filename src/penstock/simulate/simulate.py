@@ -6,6 +6,7 @@ from math import inf
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.found import expanded_path
+from penstock.ledger.journal.follow import garbage_collection_paused
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for
 from penstock.plan.life.life import DAY_S
 from penstock.plan.make import make
@@ -83,7 +84,8 @@ def simulate(
     results: list[LifeResult] = []
     for number in range(asked.lives):
         draws = Draws(generator(asked.seed, number))
-        results.append(Life(own, rates[number], draws, ticks=ticks).run())
+        with garbage_collection_paused():
+            results.append(Life(own, rates[number], draws, ticks=ticks).run())
         progress(number + 1)
     _refuse_endless(run, own, results)
     return Simulation(
