@@ -5,8 +5,9 @@ import pytest
 
 from penstock.catalog import failures
 from penstock.errors import PenstockError
+from penstock.plan.life.rates import DAY_S, software_at
 from penstock.simulate.draws import generator
-from penstock.simulate.fleets import DAY_S, PER, Seen, model, software_at
+from penstock.simulate.fleets import PER, Seen, model
 
 ROWS = failures.measured("per_1000_node_days")
 

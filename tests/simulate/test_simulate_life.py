@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import made_lives as made
 from penstock.ledger.causes import Cause
+from penstock.plan.life.causes import CAUSES, hardware_classes
 from penstock.simulate.account import LifeAccount
-from penstock.simulate.causes import CAUSES, hardware_classes
 from penstock.simulate.draws import Draws, generator
 from penstock.simulate.life import Life
 from penstock.simulate.pool import NodePool
@@ -151,6 +151,7 @@ def test_young_and_daly_agree_where_they_hold(mtbf_h: float, interval_s: float, 
         fast_share=0.0,
         evaluate_share=0.0,
         startup_s=start_s,
+        again_s=start_s,
         load_s=0.0,
         hang_s=1.0,
         nodes=6400,
@@ -227,6 +228,17 @@ def test_a_trace_that_takes_all_nodes_stops_the_run() -> None:
     assert life.interruptions["preemption"] == 1
     assert life.withdrawn_node_s == pytest.approx(29 * made.DAY_S * 64)
     assert life.seconds[list(Cause).index(Cause.DOWN)] == pytest.approx(29 * made.DAY_S, rel=0.01)
+
+
+def test_a_site_that_is_back_is_used_though_nodes_fail_more_often_than_sites_return() -> None:
+    """A failure of a node begins the restart again, and not the six hours without the site."""
+    own = made.conditions(lemons=0.0, spares=64, horizon_s=10 * made.DAY_S, repair_s=3600.0)
+    life = Life(own, made.a_day(40), Draws(generator(0, 0)))
+    life.site_per_s = 1 / made.DAY_S
+    done = life.run()
+    assert done.interruptions["site"] > 5
+    assert done.seconds[list(Cause).index(Cause.DOWN)] < 8 * made.DAY_S
+    assert done.steps > 0.2 * own.horizon_s / own.step_s
 
 
 def test_closed_form_work_equals_many_short_stretches() -> None:

@@ -103,8 +103,6 @@ def not_counted(run: Run, job: Job) -> list[str]:
         found.append(f'train.sync.compress = "{sync.compress}"')
     if run.train.optimizer != "adamw":
         found.append(f'train.optimizer = "{run.train.optimizer}" (its time, as adamw\'s)')
-    if run.guard.spares:
-        found.append(f"guard.spares = {run.guard.spares}")
     notes = [f"not counted yet: {', '.join(found)}"] if found else []
     rate = RATE_OF.get(job.precision, job.precision)
     if rate not in job.machine.matmul_flops and not job.machine.curves:

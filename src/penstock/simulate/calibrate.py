@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from penstock.errors import PenstockError
 from penstock.ledger.history import read_history
+from penstock.plan.life.rates import software_at
 from penstock.policy.quarantine import HardwareFault, part_at_fault
 from penstock.run.folder import find_run
-from penstock.simulate.fleets import Seen, software_at
+from penstock.simulate.fleets import Seen
 
 
 def seen_in(runs: Sequence[str]) -> Seen:

@@ -10,12 +10,12 @@ from heapq import heappop
 from itertools import accumulate
 from math import exp, inf
 
-from penstock.simulate import causes
-from penstock.simulate.account import DATA_WAIT, DOWN, STARTUP
-from penstock.simulate.causes import CUT, SITE, SOFTWARE, FaultClass, hardware_classes
-from penstock.simulate.conditions import NOTICED_S, Conditions
+from penstock.plan.life import causes
+from penstock.plan.life.causes import CUT, SITE, SOFTWARE, FaultClass, hardware_classes
+from penstock.plan.life.rates import FailureRates, software_at
+from penstock.simulate.account import CHECKPOINT, DATA_WAIT, DOWN, STARTUP
+from penstock.simulate.conditions import Conditions
 from penstock.simulate.draws import Draws
-from penstock.simulate.fleets import FleetRates, software_at
 from penstock.simulate.record import Recorder
 from penstock.simulate.recovery import LifeResult, SimulatedRecovery
 
@@ -30,7 +30,7 @@ class Life(SimulatedRecovery):
     def __init__(
         self,
         own: Conditions,
-        rates: FleetRates,
+        rates: FailureRates,
         draws: Draws,
         record: Recorder | None = None,
         ticks: tuple[float, ...] = (),
@@ -89,8 +89,10 @@ class Life(SimulatedRecovery):
     def _close(self) -> LifeResult:
         account, out = self.account, self.result
         self.count_withdrawn()
-        out.wall_s, out.seconds, out.steps = account.t, account.seconds, account.step
         out.finished = account.step >= self.own.steps * (1 - 1e-12)
+        if out.finished:  # the last save is waited for
+            self._spend(CHECKPOINT, self.own.save_s)
+        out.wall_s, out.seconds, out.steps = account.t, account.seconds, account.step
         out.quarantined = len(self.pool.gone)
         self._tick()
         self.events.clear()  # they refer to this life: it would wait for the garbage collector
@@ -172,7 +174,7 @@ class Life(SimulatedRecovery):
         if lost:
             return self.own.timeout_s
         hangs = self.draws.uniform() < causes.HANG_SHARE
-        return self.own.hang_s if hangs else NOTICED_S
+        return self.own.hang_s if hangs else self.own.noticed_s
 
     # --- What it takes along ---
 
@@ -207,7 +209,9 @@ class Life(SimulatedRecovery):
         if self.own.live:
             self.lose_replicas(cause, lost or [place], noticed_s)
         else:
-            self.stop_all(cause, noticed_s, durable=len(lost) > 1)
+            # A copy in memory outlives one node of several: it has a second copy on another.
+            alone = self.own.nodes == 1 and bool(lost)
+            self.stop_all(cause, noticed_s, durable=alone or len(lost) > 1)
 
     def _lose(self, place: int, cause: FaultClass) -> list[int]:
         """Take the nodes of a failure out; return their places: none when the node can go on."""
@@ -252,7 +256,7 @@ class Life(SimulatedRecovery):
         back = max(0, int(account.durable_step() - delay_s * account.rate()))
         self.charge(cause, (account.step - back) * own.step_s)
         account.resume(back)
-        self._spend(DOWN, own.load_s + NOTICED_S)
+        self._spend(DOWN, own.load_s + own.noticed_s)
         self.charge(cause, account.t - since)
         if self.record:
             self.record.rolled_back(since, account.t, reached, back)
@@ -261,7 +265,8 @@ class Life(SimulatedRecovery):
         """Lose a site, or the way to it. Alone it is waited for; else the others go on."""
         own = self.own
         if own.sites == 1 or (cause is CUT and not own.live):
-            self.stop_all(cause, max(seconds, self.own.timeout_s), durable=cause is SITE)
+            # Nodes that fail while all wait for a site do not make them wait longer.
+            self.stop_all(cause, own.timeout_s, durable=cause is SITE, away_s=seconds)
             return
         if self.dark >= own.sites - 1:
             return  # the last one has nobody to be cut off from

@@ -5,10 +5,10 @@ Nodes are counted, not looped over: a node has an entry only once something happ
 
 from collections import deque
 
+from penstock.plan.life.causes import FaultClass
 from penstock.policy import quarantine, spares
 from penstock.policy.quarantine import HardwareFault, QuarantineState
 from penstock.policy.spares import AvailableHost
-from penstock.simulate.causes import FaultClass
 from penstock.simulate.conditions import Conditions
 from penstock.simulate.draws import Draws
 

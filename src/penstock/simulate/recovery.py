@@ -12,15 +12,15 @@ from heapq import heappop, heappush
 from itertools import chain
 from math import ceil, inf
 
-from penstock.plan.life.recovery import STARTUP_GROWTH
+from penstock.plan.life.causes import PREEMPTION, FaultClass
+from penstock.plan.life.rates import FailureRates
+from penstock.plan.life.times import REGROUP_S
 from penstock.policy import preempt, quorum, restart, shrink
 from penstock.policy.quorum import LiveReplica, QuorumState
 from penstock.policy.spares import AvailableHost, reason_to_restart
 from penstock.simulate.account import CHECKPOINT, DOWN, STARTUP, LifeAccount
-from penstock.simulate.causes import PREEMPTION, FaultClass
-from penstock.simulate.conditions import NOTICED_S, PERSON_S, REGROUP_S, Conditions
+from penstock.simulate.conditions import PERSON_S, Conditions
 from penstock.simulate.draws import Draws
-from penstock.simulate.fleets import FleetRates
 from penstock.simulate.pool import NodePool
 from penstock.simulate.record import Recorder
 
@@ -31,7 +31,7 @@ MEMBER, GONE = LiveReplica(), LiveReplica(member=False)  # of which nothing is k
 class LifeResult:
     """One life: seconds by cause of an average rank, and what happened."""
 
-    rates: FleetRates
+    rates: FailureRates
     wall_s: float = 0.0
     seconds: list[float] = field(default_factory=list)
     steps: float = 0.0  # done for good
@@ -74,7 +74,7 @@ class SimulatedRecovery(ABC):
     """The state of one life, and its ways back to work."""
 
     def __init__(
-        self, own: Conditions, rates: FleetRates, draws: Draws, record: Recorder | None
+        self, own: Conditions, rates: FailureRates, draws: Draws, record: Recorder | None
     ) -> None:
         self.own, self.draws, self.record = own, draws, record
         self.account = LifeAccount(own)
@@ -91,9 +91,6 @@ class SimulatedRecovery(ABC):
         self.lives: dict[int, LiveReplica] = {}
         self.joined_t: dict[int, float] = {}
         self._speeds: dict[int, float] = {}  # by the number of replicas that are up
-        # A replica starts as a run of its nodes would, and is healed from a peer's memory.
-        share = max(own.nodes / own.replicas, 1.0) / own.nodes
-        self.replica_start_s = own.startup_s * share**STARTUP_GROWTH + own.load_s
 
     @abstractmethod
     def per_s(self) -> float:
@@ -138,8 +135,11 @@ class SimulatedRecovery(ABC):
         noticed_s: float,
         durable: bool = False,
         position: int | None = None,
+        away_s: float = 0.0,
     ) -> None:
-        """End the attempt by a failure, and come up again from a checkpoint."""
+        """End the attempt by a failure, and come up again from a checkpoint; nothing can be started
+        for `away_s` before that.
+        """
         own, account = self.own, self.account
         self.count(cause)
         since, reached = account.t, int(account.step)
@@ -154,8 +154,9 @@ class SimulatedRecovery(ABC):
         self.missing.clear()
         self.lives.clear()
         self._decide_restart(reached)
+        self._spend(DOWN, away_s)
         load_s = own.load_s if durable or not own.fast_every else 0.0
-        needed_s = noticed_s + own.startup_s + load_s
+        needed_s = noticed_s + own.again_s + load_s
         self.come_up(DOWN, needed_s if own.stall_s is None else own.stall_s)
         self.charge(cause, account.t - since)
 
@@ -262,7 +263,7 @@ class SimulatedRecovery(ABC):
             self.record.stopped(account.t, position)
         account.resume(position)
         self.working = False
-        self.come_up(STARTUP, own.startup_s + own.load_s if own.stall_s is None else own.stall_s)
+        self.come_up(STARTUP, own.again_s + own.load_s if own.stall_s is None else own.stall_s)
 
     # --- Live mode: the other replicas go on ---
 
@@ -331,7 +332,7 @@ class SimulatedRecovery(ABC):
             known = self.lives.get(replica, GONE)
             if not known.up or self.joined_t.get(replica, 0.0) > t:
                 continue  # left out for good, or on its way
-            ready_t = t + self.replica_start_s
+            ready_t = t + self.own.replica_s
             self.joined_t[replica] = ready_t
             self.schedule(ready_t, partial(self._replica_ready, replica))
 
@@ -401,4 +402,4 @@ class SimulatedRecovery(ABC):
             notice = preempt.PreemptState(0.0, own.grace_s, begun=True)
             saved = preempt.decide(notice, own.save_cost_s + own.save_s) == "wait"
             position = int(account.step) if saved else None
-            self.stop_all(PREEMPTION, NOTICED_S, durable=True, position=position)
+            self.stop_all(PREEMPTION, own.noticed_s, durable=True, position=position)

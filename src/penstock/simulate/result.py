@@ -11,11 +11,11 @@ import numpy as np
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance
 from penstock.plan.cost.cost import J_PER_KWH, Bill, bill, price_of
+from penstock.plan.life.causes import CAUSES
 from penstock.plan.life.life import DAY_S
 from penstock.plan.plan import Plan
 from penstock.plan.power import power
 from penstock.run.schema.run import Run
-from penstock.simulate.causes import CAUSES
 from penstock.simulate.conditions import Conditions
 from penstock.simulate.fleets import FleetModel
 from penstock.simulate.recovery import LifeResult

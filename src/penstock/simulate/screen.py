@@ -37,7 +37,7 @@ def lines(done: Simulation) -> Iterator[str]:
     plan = done.plan.life
     yield (
         f"plan           {100 * plan.effective:.1f} % effective and {plan.interruptions:,.0f} "
-        "failures by the formula, without spares, software, racks or stragglers"
+        "failures by the formulas of `plan`, on average"
     )
     wide = (
         ": nothing is known of this fleet, so the band is wide; state failures.node_mtbf in a "

@@ -96,10 +96,16 @@ def simulate(
 def planned(
     run: Run, given: FailuresSection, found: ResolvedMachine | None = None
 ) -> tuple[Plan, ResolvedMachine]:
-    """Plan the run on its machine, with the failure rate that is stated."""
+    """Plan the run on its machine, with the failure rates that are stated."""
     found = found or machine_for(run)
-    if given.node_mtbf:
-        found = replace(found, machine=replace(found.machine, node_mtbf_s=given.node_mtbf))
+    stated = {
+        "node_mtbf_s": given.node_mtbf,
+        "software_mtbf_s": given.software_mtbf,
+        "repair_s": given.repair,
+        "stall_s": given.stall,
+    }
+    stated = {name: value for name, value in stated.items() if value is not None}
+    found = replace(found, machine=replace(found.machine, **stated))
     return make(run, found.machine, found.warnings), found
 
 
