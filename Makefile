@@ -6,7 +6,7 @@ PEERS := .peers
 MLFLOW := .mlflow
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile drill drill-campaigns drill-live drill-spot drill-simulate drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -61,6 +61,10 @@ drill-hostile: $(VENV)/.dev
 # off: needs root, iproute2, iptables and Ceph as above.
 drill-spot: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m netns -s
+
+# 50 real faults on runs of two ranks: 25 calibrate the simulator, which predicts the other 25.
+drill-simulate: $(VENV)/.core
+	@$(BIN)/python benchmarks/drilled_lives.py $(BENCH)
 
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core

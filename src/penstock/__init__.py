@@ -191,7 +191,7 @@ def simulate(
     from penstock.run.load import with_model_config
     from penstock.run.schema.quantity import option_s
     from penstock.simulate import given
-    from penstock.simulate.calibrate import seen_in
+    from penstock.simulate.calibrate import read_journals
     from penstock.simulate.simulate import Question, stated_failures
     from penstock.simulate.simulate import simulate as live
 
@@ -203,7 +203,7 @@ def simulate(
         option_s(by, "--by"),
         fleet,
         tuple(without),
-        seen_in(calibrate) if calibrate else None,
+        read_journals(calibrate) if calibrate else None,
     )
     return live(ready, asked, given.changed(stated_failures(ready), failures or {}))
 

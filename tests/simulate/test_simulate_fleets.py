@@ -49,6 +49,18 @@ def test_journals_of_the_cluster_narrow_the_band() -> None:
     assert not model(seen=seen).wide
 
 
+def test_journals_of_a_cluster_unlike_all_published_ones_decide_alone() -> None:
+    """Fifty failures in an hour, as in a drill: no fleet comes near it."""
+    seen = Seen(hardware=0, node_s=3600.0, software=50, run_s=3600.0)
+    drawn = model(seen=seen).draw(generator(0, 0), 2000)
+    rates = np.array([rates.software for rates in drawn]) * 3600
+    assert rates.mean() == pytest.approx(50, rel=0.05)
+    assert rates.std() == pytest.approx(50**0.5, rel=0.1)
+    # An hour says nothing of the hardware.
+    low, high = band([one.node * PER for one in drawn])
+    assert high / low > 8
+
+
 def test_a_life_has_its_rates_however_many_lives_there_are() -> None:
     assert model().draw(generator(3, 0), 8) == model().draw(generator(3, 0), 8)
 

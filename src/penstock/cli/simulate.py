@@ -71,17 +71,17 @@ def simulate(
     from penstock.run.load import load
     from penstock.run.schema.quantity import option_s
     from penstock.simulate import given
-    from penstock.simulate.calibrate import seen_in
+    from penstock.simulate.calibrate import read_journals
     from penstock.simulate.simulate import Question, stated_failures
     from penstock.simulate.traces import read_trace
 
     to = Destination(svg, show.is_stdout(svg, "--svg", json), out, json)
     of_run, of_failures = given.split(overrides or [])
     run, notes = known_shape(load(file, of_run))
-    seen = seen_in(calibrate) if calibrate else None
+    journals = read_journals(calibrate) if calibrate else None
     nodes = read_trace(trace) if trace else None
     left_out = tuple(without or ())
-    asked = Question(lives, seed, days, option_s(by, "--by"), fleet, left_out, seen, nodes)
+    asked = Question(lives, seed, days, option_s(by, "--by"), fleet, left_out, journals, nodes)
     failures = given.changed(stated_failures(run), of_failures)
     if vary:
         _compare(run, failures, asked, vary, to)

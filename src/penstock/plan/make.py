@@ -46,8 +46,9 @@ def make(
     run, notes = precision.settled(run, machine)
     warnings = (*warnings, *notes)
     picked = choose_layout(run, machine, data.vocab if data else None, layout)
-    job = picked.job
-    records = calibration.matching(job, calibration.load())
+    job, known = picked.job, calibration.load()
+    job = replace(job, machine=replace(job.machine, **calibration.life_factors(job, known)))
+    records = calibration.matching(job, known)
     by = calibration.factor(job, records)
     outside = outside_measured_runs(job)
     usual = _wider(Band(*band(job.shape.moe)), job, outside)

@@ -22,6 +22,7 @@ from penstock.policy import hang
 from penstock.policy.shrink import WAYS, speed_with
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.schema.run import Run
+from penstock.simulate.calibrate import MeasuredTimes
 from penstock.simulate.traces import Trace
 
 PUBLISHED_NODE = 8  # accelerators of the nodes that published rates count
@@ -93,19 +94,22 @@ def conditions(
     given: FailuresSection,
     days: float | None = None,
     trace: Trace | None = None,
+    measured: MeasuredTimes | None = None,
 ) -> Conditions:
-    """Return the conditions of a planned run; `days` replace its length."""
+    """Return the conditions of a planned run; `days` replace its length, and `measured` times of
+    the same run what is planned.
+    """
     job, step, cost = plan.job, plan.step, plan.life.recovery
     nodes, guard = plan.life.nodes, run.guard
     _refuse(run, given, nodes, days)
     slow = 1 / _power_share(plan)
-    step_s = step.step_s * slow
+    step_s = measured.step_s if measured else step.step_s * slow
     pace = save_pace(run, step_s, cost)
     interval_s = max(pace.interval_s, cost.save_s)
     work_s = plan.life.steps * step_s
     evaluate_s = plan.life.evaluate_s * slow
     seen = hang.RankObservation(0, "forward", 1, 0.0)
-    return Conditions(
+    own = Conditions(
         ranks=job.layout.ranks,
         per_node=job.machine.per_node,
         nodes=nodes,
@@ -145,6 +149,22 @@ def conditions(
         if given.node_mtbf or job.machine.kind == "cpu"
         else job.machine.per_node / PUBLISHED_NODE,
         trace=trace,
+    )
+    return with_measured(own, measured) if measured else own
+
+
+def with_measured(own: Conditions, measured: MeasuredTimes) -> Conditions:
+    """Return conditions with measured times in place of planned ones. Saves of both kinds are then
+    a share of the working time.
+    """
+    return replace(
+        own,
+        shares=measured.shares,
+        startup_s=measured.startup_s,
+        stall_s=measured.stall_s if own.stall_s is None else own.stall_s,
+        save_cost_s=0.0,
+        fast_share=measured.share(Cause.CHECKPOINT),
+        evaluate_share=measured.share(Cause.EVALUATE),
     )
 
 

@@ -7,7 +7,6 @@ replace or narrow that.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lgamma, log
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from penstock.plan.life.rates import SOFTWARE_SPREAD, WITHIN, FailureRates, soft
 
 PER = 1000 * 86400.0  # seconds in a thousand node-days
 TRIED = 4096  # draws from the fleets that journals choose among
+UNLIKE = 3.0  # nats that the likeliest of them may lack: twenty times less likely
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class FleetModel:
         """Draw the rates of `count` lives."""
         if self.seen is None:
             return self._prior(generator, count)
-        tried = self._prior(generator, TRIED)
-        weight = np.array([_log_likelihood(rates, self.seen) for rates in tried])
-        weight = np.exp(weight - weight.max())
-        picked = generator.choice(len(tried), count, p=weight / weight.sum())
-        return [tried[i] for i in picked]
+        tried, seen = self._prior(generator, TRIED), self.seen
+        node = _narrowed([one.node for one in tried], seen.hardware, seen.node_s, generator, count)
+        software = [one.software for one in tried]
+        software = _narrowed(software, seen.software, seen.run_s, generator, count)
+        return [FailureRates(n, s) for n, s in zip(node, software, strict=True)]
 
     def _prior(self, generator: np.random.Generator, count: int) -> list[FailureRates]:
         fleets = np.array(self.node)[generator.integers(len(self.node), size=count)]
@@ -62,15 +62,27 @@ class FleetModel:
         ]
 
 
-def _log_likelihood(rates: FailureRates, seen: Seen) -> float:
-    """Return the log-probability of the counts that journals show, at these rates."""
-    total = 0.0
-    for count, mean in (
-        (seen.hardware, rates.node * seen.node_s),
-        (seen.software, rates.software * seen.run_s),
-    ):
-        total += count * log(max(mean, 1e-300)) - mean - lgamma(count + 1)
-    return total
+def _narrowed(
+    tried: Sequence[float], seen: int, time_s: float, generator: np.random.Generator, count: int
+) -> list[float]:
+    """Draw rates from those that were tried, weighed by the probability of what journals show.
+
+    Where none of them comes near it, this cluster is like no published one, and its journals alone
+    decide: rates are then drawn from the gamma distribution of that many events in that time.
+    """
+    rates = np.array(tried)
+    if (rates == rates[0]).all():  # it is stated
+        return rates[:count].tolist() if len(rates) >= count else [float(rates[0])] * count
+    weight = seen * np.log(rates * time_s) - rates * time_s
+    best = seen * np.log(max(seen, 1e-9)) - seen
+    if best - weight.max() > UNLIKE:
+        own: list[float] = (generator.gamma(seen + 0.5, size=count) / time_s).tolist()
+        return own
+    weight = np.exp(weight - weight.max())
+    found: list[float] = rates[
+        generator.choice(len(rates), count, p=weight / weight.sum())
+    ].tolist()
+    return found
 
 
 def published(without: Sequence[str] = ()) -> list[FailureRate]:

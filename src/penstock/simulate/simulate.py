@@ -15,9 +15,10 @@ from penstock.run.clusters.file import FailuresSection
 from penstock.run.clusters.load import load_cluster
 from penstock.run.schema.run import Run
 from penstock.simulate import fleets
+from penstock.simulate.calibrate import Journals
 from penstock.simulate.conditions import LONGEST, Conditions, conditions, undisturbed_s, with_limit
 from penstock.simulate.draws import Draws, generator
-from penstock.simulate.fleets import FleetModel, Seen
+from penstock.simulate.fleets import FleetModel
 from penstock.simulate.life import Life
 from penstock.simulate.record import Recorder
 from penstock.simulate.recovery import LifeResult
@@ -40,7 +41,7 @@ class Question:
     by_s: float | None = None  # finish by then
     fleet: str | None = None
     without: tuple[str, ...] = ()
-    seen: Seen | None = None
+    journals: Journals | None = None
     trace: Trace | None = None
 
     def __post_init__(self) -> None:
@@ -75,9 +76,12 @@ def simulate(
     if not plan.memory.fits:
         short = (plan.memory.peak_bytes - plan.memory.capacity_bytes) / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB; see `penstock plan`")
-    own = with_limit(conditions(run, plan, given, asked.days, asked.trace))
+    known = asked.journals
+    times = known and known.times_of(plan.job.layout.ranks, plan.job.shape.params())
+    own = with_limit(conditions(run, plan, given, asked.days, asked.trace, times or None))
+    seen = known and known.seen
     model = fleets.model(
-        given.node_mtbf, given.software_mtbf, asked.fleet, asked.without, asked.seen
+        given.node_mtbf, given.software_mtbf, asked.fleet, asked.without, seen or None
     )
     rates = model.draw(generator(asked.seed, _RATES), asked.lives)
     ticks = _ticks(own)
@@ -89,7 +93,7 @@ def simulate(
         progress(number + 1)
     _refuse_endless(run, own, results)
     return Simulation(
-        run, plan, own, model, results, asked.by_s, (*found.warnings, *notes), asked.seed
+        run, plan, own, model, results, asked.by_s, (*found.warnings, *notes), asked.seed, times
     )
 
 

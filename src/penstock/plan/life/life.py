@@ -200,7 +200,8 @@ def _evaluate(
         sequences = ceil(sequences / job.layout.microbatch) * job.layout.microbatch
     part = sequences / (job.layout.microbatch * max(1, job.microbatches))  # of a step's
     forward_s = part * times.FORWARD_SHARE * step.step_s
-    return number, number * (times.start_times(job.machine).evaluate_s + forward_s)
+    each_s = times.start_times(job.machine).evaluate_s + forward_s
+    return number, number * each_s * job.machine.evaluate_factor
 
 
 def _bounded(x: float, run: Run) -> float:

@@ -125,7 +125,9 @@ def _start_words(run: Run, machine: Machine) -> str:
         how = "layers were compiled before on this machine"
     else:
         how = "layers are compiled first"
-    return f"{times.start_times(machine).source}; {how}"
+    by = machine.start_factor
+    earlier = f"; × {by:.2f} by earlier runs here" if by != 1 else ""
+    return f"{times.start_times(machine).source}; {how}{earlier}"
 
 
 def nodes_of(job: Job) -> int:

@@ -74,11 +74,11 @@ def startup_s(run: Run, machine: Machine, nodes: int) -> float:
     once = one.launch_s + (one.imports_warm_s if warm else one.imports_s)
     if compiles(run, machine) and not warm:
         once += one.compile_s - one.compile_warm_s
-    return once + restart_s(run, machine, nodes)
+    return once * machine.start_factor + restart_s(run, machine, nodes)
 
 
 def restart_s(run: Run, machine: Machine, nodes: int) -> float:
     """Return the seconds until ranks are ready again, by the processes that outlived a failure."""
     one = start_times(machine)
     each = one.join_s + (one.compile_warm_s if compiles(run, machine) else 0.0)
-    return float(each * nodes**GROWTH)
+    return float(each * nodes**GROWTH * machine.start_factor)
