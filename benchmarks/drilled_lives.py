@@ -24,7 +24,9 @@ from recovery import beats, committed, training, wait
 import penstock
 from penstock.guard.detect import pulse
 from penstock.ledger.causes import Cause
+from penstock.plan.life.rates import software_at
 from penstock.run.folder import RunFolder
+from penstock.run.save import save
 from penstock.simulate.calibrate import MeasuredTimes, read_journals
 
 RUN = {
@@ -39,6 +41,7 @@ RUN = {
 FAST = 8  # steps between copies in memory
 BETWEEN = 2 * FAST  # new steps between two faults, at least
 GOLDEN = 0.6180339887498949  # its multiples fill an interval evenly: every place is hit
+APART = 300  # steps between two failures of a life, on average
 CAUSES = (Cause.DOWN, Cause.REDO, Cause.CHECKPOINT)
 GOAL = 0.2
 LIMIT_S = 300.0
@@ -48,8 +51,6 @@ def drill(where: Path, number: int, faults: int, stops: int, overrides: list[str
     """Train a run and disturb it `faults` times; return its folder."""
     run = penstock.load(RUN, {"name": f"drilled-{number}", "dir": str(where)}, *overrides)
     file = where / f"drilled-{number}.toml"
-    from penstock.run.save import save
-
     save(run, file)
     folder, draw = RunFolder(run.folder), random.Random(number)
     with training(file, []) as process:
@@ -93,9 +94,15 @@ def predict(
     folders: list[RunFolder], real: MeasuredTimes, overrides: list[str]
 ) -> dict[Cause, float]:
     """Return the seconds of the causes in `real`, by lives that `folders` calibrate."""
-    steps = max(1, real.steps // max(real.starts, 1))
-    run = penstock.load(RUN, {"train.steps": steps}, *overrides)
-    lived = penstock.simulate(run, calibrate=[str(folder.path) for folder in folders], lives=400)
+    run = penstock.load(RUN, {"train.steps": APART * 100}, *overrides)
+    # Far apart, as the drill lets each fault heal: the count is known, its cost is predicted.
+    apart_s = APART * real.step_s * software_at(1.0, 1)
+    lived = penstock.simulate(
+        run,
+        calibrate=[str(folder.path) for folder in folders],
+        lives=40,
+        failures={"software_mtbf": f"{apart_s:.6f} s"},
+    )
     seconds, faults = lived.seconds.sum(axis=0), lived.counts.sum()
     made = sum(life.steps for life in lived.lives)
     each = {cause: seconds[list(Cause).index(cause)] for cause in CAUSES}

@@ -45,6 +45,7 @@ def conditions(**changed: Any) -> Conditions:
         "hang_s": 100.0,
         "compare_s": 600.0,
         "stall_s": None,
+        "redo_more_s": 0.0,
         "repair_s": DAY_S,
         "lemons": 0.05,
         "infant": 1.0,

@@ -65,6 +65,11 @@ class MeasuredTimes:
         """Return the time from a failure until steps go on; None without any."""
         return self.seconds[Cause.DOWN] / self.faults if self.faults else None
 
+    @property
+    def redo_s(self) -> float | None:
+        """Return the steps that a failure made the run do again; None without any."""
+        return self.seconds[Cause.REDO] / self.faults if self.faults else None
+
     def share(self, cause: Cause) -> float:
         """Return the share of a cause in the working time."""
         stalls_s = self.seconds[Cause.CHECKPOINT] + self.seconds[Cause.EVALUATE]
@@ -77,6 +82,7 @@ class MeasuredTimes:
             "step_s": self.step_s,
             "startup_s": self.startup_s,
             "stall_s": self.stall_s,
+            "redo_s": self.redo_s,
             "checkpoint_share": self.share(Cause.CHECKPOINT),
             "evaluate_share": self.share(Cause.EVALUATE),
         }

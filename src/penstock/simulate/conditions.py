@@ -66,6 +66,7 @@ class Conditions:
     hang_s: float  # until a hang is noticed
     compare_s: float  # between comparisons of the replicas
     stall_s: float | None
+    redo_more_s: float  # beyond the distance to the newest copy: copies that were under way
     repair_s: float
     lemons: float
     infant: float
@@ -139,6 +140,7 @@ def conditions(
         hang_s=hang.allowed_s(seen, step_s, guard.timeout),
         compare_s=compare_s(run, job.layout.replicate, pace, step_s),
         stall_s=given.stall,
+        redo_more_s=0.0,
         repair_s=given.repair or causes.REPAIR_S,
         lemons=causes.LEMONS if given.lemons is None else given.lemons,
         infant=given.infant,
@@ -155,13 +157,16 @@ def conditions(
 
 def with_measured(own: Conditions, measured: MeasuredTimes) -> Conditions:
     """Return conditions with measured times in place of planned ones. Saves of both kinds are then
-    a share of the working time.
+    a share of the working time. What a failure makes the run do again follows from how often it
+    saves; what was measured beyond that is the same for each failure.
     """
+    near_s = own.fast_every * own.step_s / 2 if own.fast_every else own.interval_s / 2 + own.save_s
     return replace(
         own,
         shares=measured.shares,
         startup_s=measured.startup_s,
         stall_s=measured.stall_s if own.stall_s is None else own.stall_s,
+        redo_more_s=max(0.0, (measured.redo_s or 0.0) - near_s),
         save_cost_s=0.0,
         fast_share=measured.share(Cause.CHECKPOINT),
         evaluate_share=measured.share(Cause.EVALUATE),

@@ -18,7 +18,7 @@ from penstock.plan.life.times import REGROUP_S
 from penstock.policy import preempt, quorum, restart, shrink
 from penstock.policy.quorum import LiveReplica, QuorumState
 from penstock.policy.spares import AvailableHost, reason_to_restart
-from penstock.simulate.account import CHECKPOINT, DOWN, STARTUP, LifeAccount
+from penstock.simulate.account import CHECKPOINT, DOWN, REDO, STARTUP, LifeAccount
 from penstock.simulate.conditions import PERSON_S, Conditions
 from penstock.simulate.draws import Draws
 from penstock.simulate.pool import NodePool
@@ -155,6 +155,7 @@ class SimulatedRecovery(ABC):
         self.lives.clear()
         self._decide_restart(reached)
         self._spend(DOWN, away_s)
+        self._spend(REDO, own.redo_more_s)
         load_s = own.load_s if durable or not own.fast_every else 0.0
         needed_s = noticed_s + own.again_s + load_s
         self.come_up(DOWN, needed_s if own.stall_s is None else own.stall_s)
