@@ -111,17 +111,14 @@ def factor(job: Job, records: Sequence[CalibrationRecord]) -> float:
     return _blended(job, [(record, record.ratio) for record in records])
 
 
-def life_factors(job: Job, records: Sequence[CalibrationRecord]) -> dict[str, float]:
-    """Return the same for starts and evaluations, by the names of the machine's fields. They do
-    not depend on precision or on a probe: all runs on this accelerator count.
+def life_factors(job: Job, records: Sequence[CalibrationRecord]) -> tuple[float, float]:
+    """Return the same for starts and for evaluations. They do not depend on precision or on a
+    probe: all runs on this accelerator count.
     """
     here = [r for r in records if r.accelerator == job.machine.accelerator]
     starts = [(r, r.startup_ratio) for r in here if r.startup_ratio]
     evaluations = [(r, r.evaluate_ratio) for r in here if r.evaluate_ratio]
-    return {
-        "start_factor": _blended(job, starts),
-        "evaluate_factor": _blended(job, evaluations),
-    }
+    return _blended(job, starts), _blended(job, evaluations)
 
 
 def _blended(job: Job, found: Sequence[tuple[CalibrationRecord, float]]) -> float:

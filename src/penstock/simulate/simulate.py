@@ -77,11 +77,14 @@ def simulate(
         short = (plan.memory.peak_bytes - plan.memory.capacity_bytes) / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB; see `penstock plan`")
     known = asked.journals
-    times = known and known.times_of(plan.job.layout.ranks, plan.job.shape.params())
-    own = with_limit(conditions(run, plan, given, asked.days, asked.trace, times or None))
-    seen = known and known.seen
+    times = known.times_of(plan.job.layout.ranks, plan.job.shape.params()) if known else None
+    own = with_limit(conditions(run, plan, given, asked.days, asked.trace, times))
     model = fleets.model(
-        given.node_mtbf, given.software_mtbf, asked.fleet, asked.without, seen or None
+        given.node_mtbf,
+        given.software_mtbf,
+        asked.fleet,
+        asked.without,
+        known.seen if known else None,
     )
     rates = model.draw(generator(asked.seed, _RATES), asked.lives)
     ticks = _ticks(own)
@@ -102,14 +105,15 @@ def planned(
 ) -> tuple[Plan, ResolvedMachine]:
     """Plan the run on its machine, with the failure rates that are stated."""
     found = found or machine_for(run)
-    stated = {
-        "node_mtbf_s": given.node_mtbf,
-        "software_mtbf_s": given.software_mtbf,
-        "repair_s": given.repair,
-        "stall_s": given.stall,
-    }
-    stated = {name: value for name, value in stated.items() if value is not None}
-    found = replace(found, machine=replace(found.machine, **stated))
+    own = found.machine
+    stated = replace(
+        own,
+        node_mtbf_s=given.node_mtbf or own.node_mtbf_s,
+        software_mtbf_s=given.software_mtbf or own.software_mtbf_s,
+        repair_s=given.repair or own.repair_s,
+        stall_s=own.stall_s if given.stall is None else given.stall,
+    )
+    found = replace(found, machine=stated)
     return make(run, found.machine, found.warnings), found
 
 
