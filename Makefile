@@ -8,7 +8,7 @@ KUBERNETES := .kubernetes
 SKY := .sky
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -83,6 +83,10 @@ drill-hostile: $(VENV)/.dev
 # off: needs root, iproute2, iptables and Ceph as above.
 drill-spot: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m netns -s
+
+# 50 real faults on runs of two ranks: 25 calibrate the simulator, which predicts the other 25.
+drill-simulate: $(VENV)/.core
+	@$(BIN)/python benchmarks/drilled_lives.py $(BENCH)
 
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core

@@ -76,7 +76,7 @@ def fleets() -> None:
 
 
 def _software() -> int:
-    from penstock.simulate.causes import CAUSES
+    from penstock.plan.life.causes import CAUSES
 
     return CAUSES.index("software")
 

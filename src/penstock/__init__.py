@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.plan.plan import Plan as Plan
     from penstock.run.folder import RunFolder
     from penstock.run.schema.run import Run as Run
+    from penstock.simulate.rent.rank import Ranking as Ranking
     from penstock.simulate.result import Simulation as Simulation
     from penstock.train.export.model import ExportResult as Exported
     from penstock.train.tasks.several import Evaluated as Evaluated
@@ -52,6 +53,7 @@ _TYPES = {
     "Evaluated": "penstock.train.tasks.several",
     "Exported": "penstock.train.export.model",
     "Report": "penstock.watch.report.result",
+    "Ranking": "penstock.simulate.rent.rank",
     "Simulation": "penstock.simulate.result",
 } | dict.fromkeys(
     (
@@ -77,6 +79,7 @@ __all__ = [
     "generate",
     "load",
     "plan",
+    "rent",
     "report",
     "simulate",
     "train",
@@ -186,9 +189,9 @@ def simulate(
     rates.
     """
     from penstock.run.load import with_model_config
-    from penstock.run.schema.quantity import duration_s
+    from penstock.run.schema.quantity import option_s
     from penstock.simulate import given
-    from penstock.simulate.calibrate import seen_in
+    from penstock.simulate.calibrate import read_journals
     from penstock.simulate.simulate import Question, stated_failures
     from penstock.simulate.simulate import simulate as live
 
@@ -197,12 +200,48 @@ def simulate(
         lives,
         seed,
         days,
-        None if by is None else duration_s(by),
+        option_s(by, "--by"),
         fleet,
         tuple(without),
-        seen_in(calibrate) if calibrate else None,
+        read_journals(calibrate) if calibrate else None,
     )
     return live(ready, asked, given.changed(stated_failures(ready), failures or {}))
+
+
+@_name_arguments
+def rent(
+    run: "AnyRun",
+    *,
+    offers: "str | PathLike[str] | None" = None,
+    deadline: str | None = None,
+    accelerators: int | None = None,
+    nodes: int | None = None,
+    trace: "str | PathLike[str] | None" = None,
+    lives: int = 50,
+    failures: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> "Ranking":
+    """Rank offers of accelerators by what a useful token costs. Rents nothing.
+
+    `offers` is a CSV file, by default the catalog's prices. `deadline` ("30 h") adds the chance to
+    be late. `accelerators` or `nodes` fix the size; else 1, 2, 4 and 8 nodes are tried. `trace` is
+    a CSV file that says when spot is there. `failures` are fields of `[failures]` in a cluster
+    file.
+    """
+    from pathlib import Path
+
+    from penstock.plan.not_here import known_shape
+    from penstock.run.schema.quantity import option_s
+    from penstock.simulate import given
+    from penstock.simulate.rent.offers import of_catalog, read_offers
+    from penstock.simulate.rent.rank import REPLACING, Wanted, rank
+    from penstock.simulate.traces import read_trace
+
+    by_s = option_s(deadline, "--deadline")
+    nodes_over_time = None if trace is None else read_trace(Path(trace))
+    wanted = Wanted(by_s, accelerators, nodes, lives, seed, nodes_over_time)
+    listed = of_catalog() if offers is None else read_offers(Path(offers))
+    return rank(known_shape(_run(run))[0], listed, wanted, given.changed(REPLACING, failures or {}))
 
 
 @_name_arguments

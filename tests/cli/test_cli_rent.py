@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+import penstock
 from penstock.cli.main import app
+from penstock.errors import PenstockError
 
 RUN = """name = "rented"
 [model]
@@ -50,3 +53,31 @@ def test_the_catalog_is_ranked_without_a_file(tmp_path: Path) -> None:
     text = say(tmp_path, "--top", "3")
     assert "catalog prices are dated medians" in text
     assert len([line for line in text.splitlines() if " × " in line and "$" in line]) == 4
+
+
+def test_python_ranks_the_same(tmp_path: Path) -> None:
+    found = json.loads(say(tmp_path, "--offers", str(tmp_path / "offers.csv"), "--json"))
+    file, offers = tmp_path / "run.toml", tmp_path / "offers.csv"
+    same = penstock.rent(file, offers=offers, lives=5, nodes=1)
+    assert same.to_json() == found
+    assert isinstance(same, penstock.Ranking)
+    late = penstock.rent(file, offers=offers, lives=5, nodes=1, deadline="1 h")
+    assert [one.late for one in late.ranked] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"deadline": "soon"}, "deadline=…: 'soon': not a duration"),
+        ({"deadline": "0 s"}, "deadline='0 s': write more than 0"),
+        ({"nodes": 2, "accelerators": 8}, "accelerators=… and nodes=…: both fix the size"),
+        ({"nodes": 0}, "nodes=0: write 1 or more"),
+        ({"lives": 0}, "lives=0: write 1 to 1,000"),
+        ({"failures": {"repair": -1}}, "override: failures.repair = -1"),
+    ],
+)
+def test_python_refuses_with_its_own_names(tmp_path: Path, asked: dict, told: str) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    with pytest.raises(PenstockError) as error:
+        penstock.rent(tmp_path / "run.toml", **asked)
+    assert str(error.value).startswith(told)

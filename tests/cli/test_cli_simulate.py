@@ -119,7 +119,7 @@ def test_a_picture_and_a_run_are_written(file: str, tmp_path: Path) -> None:
         (("guard.spares=65",), "guard.spares = 65: more spares than the 64 nodes"),
         (("failures.repair=-3 h",), 'failures.repair = "-3 h": '),
         (("failures.repare=3 h",), "failures.repare: no such field. There are cut, cut_mtbf"),
-        (("failures.node_mtbf=20 min",), "this run would never end: after"),
+        (("failures.node_mtbf=20 min",), "this run would never end: so many nodes are in repair"),
         (("failures.cut_mtbf=1 day",), "one site has no network to cut"),
         (("--days", "0"), "--days 0: out of range"),
         (("--lives", "0"), "--lives 0: write 1 to"),

@@ -153,7 +153,7 @@ def test_a_run_that_hardly_trains_is_told_why() -> None:
     job = made.job(layout=Layout(shard=8, microbatch=2))
     assert "of this one is its only save" in advised(job, steps=3)
     assert "of the run is saving" in advised(job, often="1 step")
-    failing = replace(job, machine=made.machine(node_mtbf_s=2000.0))
+    failing = replace(job, machine=made.machine(node_mtbf_s=5000.0, repair_s=60.0, stall_s=600.0))
     assert "failures" in advised(failing, steps=1000)
 
 

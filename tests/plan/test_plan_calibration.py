@@ -55,6 +55,26 @@ def test_a_band_is_the_usual_one_until_there_are_runs_enough_to_scatter(
         assert found.high >= 1.05
 
 
+def test_measured_starts_and_evaluations_move_those_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    before = make(made.run(), made.machine(8))
+    slow = replace(record(1.0), precision="fp8", startup_ratio=8.0, evaluate_ratio=0.125)
+    calibration.fold(slow)
+    after = make(made.run(), made.machine(8))
+    starts, evaluations = (
+        after.life.recovery.startup_s / before.life.recovery.startup_s,
+        after.life.evaluate_s / before.life.evaluate_s,
+    )
+    assert starts == pytest.approx(4.0, rel=0.05)  # one run alike counts for two thirds
+    assert evaluations == pytest.approx(0.25, rel=0.05)
+    assert after.step.step_s == pytest.approx(before.step.step_s)
+    assert "by earlier runs here" in after.explain("startup_s")
+    alone = calibration.uncalibrated_life(made.run(), after.job, after.step, after.life.steps)
+    assert alone["startup_s"] == pytest.approx(before.life.recovery.startup_s)
+
+
 def test_folding_a_run_again_replaces_it(tmp_path: Path) -> None:
     path = tmp_path / "home" / "calibration.jsonl"
     calibration.fold(record(1.5), path)

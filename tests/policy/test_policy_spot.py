@@ -1,5 +1,7 @@
 """The rule for spot and on-demand: never late where on-demand alone is in time."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,5 +77,22 @@ def test_it_switches_at_the_last_moment_when_spot_was_expected():
     ],
 )
 def test_choices(work, left, on, spot, ratio, expected):
-    state = RentState(work * TICK_S, left * TICK_S, on, spot, UNKNOWN)
+    state = RentState(work * TICK_S, left * TICK_S, on, spot, UNKNOWN, 2 * TICK_S)
     assert choose_capacity(state, terms(2, ratio)) == expected
+
+
+@pytest.mark.parametrize(("on", "spot"), [("wait", False), ("on-demand", True)])
+def test_a_change_waits_until_spot_has_settled(on, spot):
+    work = 90 if on == "wait" else 50
+    state = RentState(work * TICK_S, 100 * TICK_S, on, spot, UNKNOWN, TICK_S)
+    assert choose_capacity(state, terms(2)) == on
+    longer = replace(state, lasted_s=2 * TICK_S)
+    assert choose_capacity(longer, terms(2)) == ("on-demand" if on == "wait" else "spot")
+
+
+def test_long_restarts_leave_gaps_empty():
+    # There half of the time, an hour at a stretch: gaps pay with a restart of 6 min, not of 48.
+    often = SpotHistory(12 * 3600.0, 12 * 3600.0, 12.0)
+    for restart, expected in ((1, "on-demand"), (8, "wait")):
+        state = RentState(90 * TICK_S, 110 * TICK_S, "wait", False, often, 8 * TICK_S)
+        assert choose_capacity(state, terms(restart)) == expected

@@ -5,8 +5,9 @@ import pytest
 
 from penstock.catalog import failures
 from penstock.errors import PenstockError
+from penstock.plan.life.rates import DAY_S, software_at
 from penstock.simulate.draws import generator
-from penstock.simulate.fleets import DAY_S, PER, Seen, model, software_at
+from penstock.simulate.fleets import PER, Seen, model
 
 ROWS = failures.measured("per_1000_node_days")
 
@@ -46,6 +47,18 @@ def test_journals_of_the_cluster_narrow_the_band() -> None:
     assert wide[0] < low < 12 < high < wide[1]
     assert high / low < 2
     assert not model(seen=seen).wide
+
+
+def test_journals_of_a_cluster_unlike_all_published_ones_decide_alone() -> None:
+    """Fifty failures in an hour, as in a drill: no fleet comes near it."""
+    seen = Seen(hardware=0, node_s=3600.0, software=50, run_s=3600.0)
+    drawn = model(seen=seen).draw(generator(0, 0), 2000)
+    rates = np.array([rates.software for rates in drawn]) * 3600
+    assert rates.mean() == pytest.approx(50, rel=0.05)
+    assert rates.std() == pytest.approx(50**0.5, rel=0.1)
+    # An hour says nothing of the hardware.
+    low, high = band([one.node * PER for one in drawn])
+    assert high / low > 8
 
 
 def test_a_life_has_its_rates_however_many_lives_there_are() -> None:

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.ledger.merge import merge
+from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
 from penstock.run.schema.run import Run
+from penstock.simulate.calibrate import read_journals
+from penstock.simulate.conditions import conditions, with_measured
 from penstock.simulate.given import changed
 from penstock.simulate.journal import write_run
 from penstock.simulate.result import Simulation
@@ -89,9 +92,26 @@ def test_a_bad_name_is_refused(tmp_path: Path, name: str, why: str) -> None:
 
 
 def test_a_journal_calibrates_the_next_simulation(tmp_path: Path) -> None:
-    from penstock.simulate.calibrate import seen_in
-
     done = lived(run_in(tmp_path), 4, 0, "node_mtbf=3 days")
-    seen = seen_in([str(write_run(done, "lived").path)])
+    seen = read_journals([str(write_run(done, "lived").path)]).seen
     assert seen.hardware > 10
     assert seen.run_s > 0
+
+
+def test_a_journal_of_the_same_run_gives_its_times(tmp_path: Path) -> None:
+    """Of a life with other times than the planned ones, which are found again."""
+    done = lived(run_in(tmp_path), 4, 0, "node_mtbf=20 days", "stall=7 min")
+    journals = read_journals([str(write_run(done, "lived").path)])
+    ranks, params = done.own.ranks, done.plan.job.shape.params()
+    assert journals.times_of(ranks + 8, params) is None
+    assert journals.times_of(ranks, 2 * params) is None
+    times = journals.times_of(ranks, params)
+    assert times is not None
+    assert times.step_s == pytest.approx(done.own.step_s, rel=0.1)
+    assert times.stall_s == pytest.approx(7 * 60, rel=0.1)
+    planned = conditions(done.run, done.plan, FailuresSection(), 4, None, times)
+    assert planned.stall_s == times.stall_s
+    assert planned.step_s == times.step_s
+    assert planned == with_measured(planned, times)
+    both = times + times
+    assert (both.step_s, both.stall_s) == pytest.approx((times.step_s, times.stall_s))

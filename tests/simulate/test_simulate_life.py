@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 import made_lives as made
 from penstock.ledger.causes import Cause
+from penstock.plan.life.causes import CAUSES, hardware_classes
 from penstock.simulate.account import LifeAccount
-from penstock.simulate.causes import CAUSES, hardware_classes
 from penstock.simulate.draws import Draws, generator
+from penstock.simulate.life import Life
 from penstock.simulate.pool import NodePool
+from penstock.simulate.record import Recorder
 from penstock.simulate.recovery import LifeResult
 from penstock.simulate.traces import Trace
 
@@ -75,6 +77,51 @@ def test_the_same_seed_lives_the_same_life(seed: int, live: bool) -> None:
     assert made.lived(own, rates, seed) != made.lived(own, rates, seed, life=1)
 
 
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1.0, 4.0]))
+@settings(deadline=None, max_examples=10)
+def test_a_life_that_is_recorded_is_the_same_life(seed: int, live: bool, infant: float) -> None:
+    own = made.conditions(live=live, infant=infant, horizon_s=3 * made.DAY_S)
+    rates, record = made.a_day(60, software=5), Recorder()
+    recorded = Life(own, rates, Draws(generator(seed, 0)), record).run()
+    assert recorded == made.lived(own, rates, seed)
+    assert record.end_t == recorded.wall_s
+
+
+@pytest.mark.parametrize(
+    ("live", "steps", "compute_s", "down_s", "redo_s", "by_cause"),
+    [
+        (
+            False,
+            237730.22248656384,
+            1726610.8523278143,
+            2538714.2066085488,
+            80355.15042086209,
+            {"software": 203, "corruption": 17, "node": 152, "accelerator": 750, "switch": 124}
+            | {"power": 11},
+        ),
+        (
+            True,
+            149604.5290951835,
+            1076326.7114787824,
+            3579935.860663054,
+            39763.93820459269,
+            {"software": 199, "corruption": 17, "node": 120, "accelerator": 526, "switch": 69}
+            | {"power": 4},
+        ),
+    ],
+)
+def test_a_seed_lives_as_it_always_did(
+    live: bool, steps: float, compute_s: float, down_s: float, redo_s: float, by_cause: dict
+) -> None:
+    """A faster simulator must live the same lives; these were lived before it was made faster."""
+    own = made.conditions(live=live, horizon_s=60 * made.DAY_S, infant=3.0, repair_s=6 * 3600.0)
+    life = made.lived(own, made.a_day(40, software=5), seed=7)
+    assert life.interruptions == by_cause
+    assert life.steps == pytest.approx(steps, rel=1e-9)
+    found = [life.seconds[list(Cause).index(c)] for c in (Cause.COMPUTE, Cause.DOWN, Cause.REDO)]
+    assert found == pytest.approx([compute_s, down_s, redo_s], rel=1e-9)
+
+
 def test_nothing_fails_at_a_rate_of_zero_and_the_run_ends_when_it_should() -> None:
     own = made.conditions(steps=10_000, horizon_s=inf, evaluate_share=0.0, fast_share=0.0)
     life = made.lived(own, made.NONE)
@@ -104,6 +151,7 @@ def test_young_and_daly_agree_where_they_hold(mtbf_h: float, interval_s: float, 
         fast_share=0.0,
         evaluate_share=0.0,
         startup_s=start_s,
+        again_s=start_s,
         load_s=0.0,
         hang_s=1.0,
         nodes=6400,
@@ -180,6 +228,17 @@ def test_a_trace_that_takes_all_nodes_stops_the_run() -> None:
     assert life.interruptions["preemption"] == 1
     assert life.withdrawn_node_s == pytest.approx(29 * made.DAY_S * 64)
     assert life.seconds[list(Cause).index(Cause.DOWN)] == pytest.approx(29 * made.DAY_S, rel=0.01)
+
+
+def test_a_site_that_is_back_is_used_though_nodes_fail_more_often_than_sites_return() -> None:
+    """A failure of a node begins the restart again, and not the six hours without the site."""
+    own = made.conditions(lemons=0.0, spares=64, horizon_s=10 * made.DAY_S, repair_s=3600.0)
+    life = Life(own, made.a_day(40), Draws(generator(0, 0)))
+    life.site_per_s = 1 / made.DAY_S
+    done = life.run()
+    assert done.interruptions["site"] > 5
+    assert done.seconds[list(Cause).index(Cause.DOWN)] < 8 * made.DAY_S
+    assert done.steps > 0.2 * own.horizon_s / own.step_s
 
 
 def test_closed_form_work_equals_many_short_stretches() -> None:

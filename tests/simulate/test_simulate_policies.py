@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_lives as made
+from penstock.plan.life.causes import hardware_classes
 from penstock.policy import quarantine, quorum, spares
 from penstock.policy.quarantine import HardwareFault, QuarantineState
 from penstock.policy.quorum import LiveReplica, QuorumState, ReplicaLost
 from penstock.policy.spares import AvailableHost
-from penstock.simulate.causes import hardware_classes
 from penstock.simulate.draws import Draws, generator
 from penstock.simulate.pool import NodePool
 

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, RunFailed
-from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
 from penstock.simulate.rent import screen
 from penstock.simulate.rent.offers import Offer, OfferRow, of_catalog, read_offers
-from penstock.simulate.rent.rank import BOOT_S, REPLACED, Ranking, Wanted, rank
+from penstock.simulate.rent.rank import BOOT_S, REPLACING, Ranking, Wanted, rank
 from penstock.simulate.traces import Trace
 
 RUN = load_table(
@@ -33,7 +32,7 @@ def offer(provider: str, usd: float, term: str = "on-demand", chip: str = "H100 
 
 def ranked(*offers: Offer, **wanted) -> Ranking:
     asked = Wanted(**{"nodes": 1, "lives": 5, **wanted})
-    return rank(RUN, offers, asked, FailuresSection(repair=REPLACED))
+    return rank(RUN, offers, asked, REPLACING)
 
 
 @settings(max_examples=10)

@@ -1,5 +1,7 @@
 """`penstock simulate`: live a run many times before it is paid for."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +11,11 @@ from penstock.cli import show
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.run.clusters.file import FailuresSection
     from penstock.run.folder import RunFolder
+    from penstock.run.schema.run import Run
     from penstock.simulate.result import Simulation
+    from penstock.simulate.simulate import Question
 
 
 def simulate(
@@ -64,59 +69,82 @@ def simulate(
     """Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing."""
     from penstock.plan.not_here import known_shape
     from penstock.run.load import load
-    from penstock.run.schema.quantity import BadQuantity, duration_s
-    from penstock.simulate import given, picture
-    from penstock.simulate import vary as varying
-    from penstock.simulate.calibrate import seen_in
-    from penstock.simulate.journal import write_run
+    from penstock.run.schema.quantity import option_s
+    from penstock.simulate import given
+    from penstock.simulate.calibrate import read_journals
     from penstock.simulate.simulate import Question, stated_failures
-    from penstock.simulate.simulate import simulate as live
     from penstock.simulate.traces import read_trace
 
-    printed = show.is_stdout(svg, "--svg", json)
+    to = Destination(svg, show.is_stdout(svg, "--svg", json), out, json)
     of_run, of_failures = given.split(overrides or [])
     run, notes = known_shape(load(file, of_run))
-    try:
-        by_s = None if by is None else duration_s(by)
-    except BadQuantity as error:
-        raise PenstockError(f"--by: {error}") from None
-    asked = Question(
-        lives,
-        seed,
-        days,
-        by_s,
-        fleet,
-        tuple(without or ()),
-        seen_in(calibrate) if calibrate else None,
-        read_trace(trace) if trace else None,
-    )
+    journals = read_journals(calibrate) if calibrate else None
+    nodes = read_trace(trace) if trace else None
+    left_out = tuple(without or ())
+    asked = Question(lives, seed, days, option_s(by, "--by"), fleet, left_out, journals, nodes)
     failures = given.changed(stated_failures(run), of_failures)
     if vary:
-        if out:
-            raise PenstockError("--vary and --out: one life of which variant? Give one of the two")
-        with show.err.status("living") as status:
-            table = varying.vary(run, failures, asked, vary, lambda what: status.update(what))
-        if svg:
-            show.write_page(svg, picture.compared(table), "--svg")
-        if not printed:
-            if json:
-                show.print_json(table.to_json())
-            else:
-                show.print_table(table.table())
+        _compare(run, failures, asked, vary, to)
+    else:
+        _live(run, failures, asked, notes, to)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the outcome goes."""
+
+    svg: Path | None
+    picture_alone: bool  # it is printed, and nothing else
+    out: str | None  # the name of a run
+    json: bool
+
+
+def _compare(
+    run: "Run", failures: "FailuresSection", asked: "Question", vary: list[str], to: Destination
+) -> None:
+    """Live every combination, and show them as one table."""
+    from penstock.simulate import picture
+    from penstock.simulate import vary as varying
+
+    if to.out:
+        raise PenstockError("--vary and --out: one life of which variant? Give one of the two")
+    with show.err.status("living") as status:
+        table = varying.vary(run, failures, asked, vary, lambda what: status.update(what))
+    if to.svg:
+        show.write_page(to.svg, picture.compared(table), "--svg")
+    if to.picture_alone:
         return
+    if to.json:
+        show.print_json(table.to_json())
+    else:
+        show.print_table(table.table())
+
+
+def _live(
+    run: "Run",
+    failures: "FailuresSection",
+    asked: "Question",
+    notes: "Sequence[str]",
+    to: Destination,
+) -> None:
+    """Live the run, and show what came of it."""
+    from penstock.simulate import picture
+    from penstock.simulate.journal import write_run
+    from penstock.simulate.simulate import simulate as live
+
     with show.err.status("living") as status:
         done = live(
             run,
             asked,
             failures,
             notes=notes,
-            progress=lambda done: status.update(f"living: {done} of {lives} lives"),
+            progress=lambda done: status.update(f"living: {done} of {asked.lives} lives"),
         )
-    if svg:
-        show.write_page(svg, picture.svg(done), "--svg")
-    written = write_run(done, out) if out else None
-    if not printed:
-        _print_lives(done, written, json)
+    if to.svg:
+        show.write_page(to.svg, picture.svg(done), "--svg")
+    written = write_run(done, to.out) if to.out else None
+    if not to.picture_alone:
+        _print_lives(done, written, to.json)
 
 
 def _print_lives(done: "Simulation", written: "RunFolder | None", json: bool) -> None:

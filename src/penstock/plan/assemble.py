@@ -76,7 +76,9 @@ def assemble(
         bill=bill,
         mfu=mfu,
         mfu_of=mfu_of,
-        bands=_bands(bands, lived, bill),
+        bands=_bands(
+            bands, lived, bill, tuple(life.failure_bands(run, job, step, lived, held_out_tokens))
+        ),
         bottleneck=advice.bottleneck(job, step),
         sensitivity=sensitivity,
         next=advice.next_change(job, step, memory, lived, sensitivity, models, options),
@@ -102,10 +104,15 @@ def _mfu(job: Job, step: StepTime) -> tuple[float | None, str]:
     return share, f"{kind} peak of {job.machine.accelerator}, {peak / 1e12:g} TFLOP/s dense"
 
 
-def _bands(bands: Bands, lived: RunLife, bill: cost.Bill) -> dict[str, Band]:
+def _bands(
+    bands: Bands, lived: RunLife, bill: cost.Bill, failing: Sequence[tuple[Band, Band]]
+) -> dict[str, Band]:
     step = bands.step
     moving = lived.ledger.share(*STEPPING) or 0.0
     days = Band(1 + (step.low - 1) * moving, 1 + (step.high - 1) * moving)
+    effective = Band(1.0, 1.0)
+    for longer, share in failing:  # the rates that nobody has stated
+        days, effective = product_band(days, longer), product_band(effective, share)
     faster = Band(1 / step.high, 1 / step.low)
     energy = product_band(days, power.BAND)
     return {
@@ -114,6 +121,7 @@ def _bands(bands: Bands, lived: RunLife, bill: cost.Bill) -> dict[str, Band]:
         "mfu": faster,
         "memory.peak_bytes": bands.memory,
         "days": days,
+        "effective": effective,
         "usd": energy if bill.price.startswith("electricity") else days,
         "energy_kwh": energy,
         "co2e_kg": energy,
@@ -166,6 +174,6 @@ def _assumed(run: Run, lived: RunLife) -> list[str]:
     if lived.nodes == 1 or run.guard.spares or lived.interruptions < 1:
         return []
     return [
-        f"{lived.interruptions:.0f} failures are expected, and a failed node is taken to be "
-        "replaced at once; plan for guard.spares"
+        f"{lived.interruptions:.0f} failures are expected, and without guard.spares the run goes "
+        "on with fewer nodes until a lost one is repaired"
     ]

@@ -19,6 +19,8 @@ from penstock.home import home
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Band, StepTime
+from penstock.plan.life import life
+from penstock.run.schema.run import Run
 
 # The weight of "the model is right", in runs.
 PRIOR_RUNS = 0.5
@@ -42,6 +44,9 @@ class CalibrationRecord:
     basis: str  # what the model stood on then: the catalog, a cluster file, or the probe of a date
     predicted_s: float  # step, by the model alone
     measured_s: float
+    # Measured over what the model alone predicts; None where nothing was recorded of it.
+    startup_ratio: float | None = None  # of a start
+    evaluate_ratio: float | None = None  # of an evaluation
 
     @property
     def ratio(self) -> float:
@@ -103,8 +108,22 @@ def likeness(job: Job, record: CalibrationRecord) -> float:
 
 def factor(job: Job, records: Sequence[CalibrationRecord]) -> float:
     """Return measured over predicted step time, weighted by likeness and shrunk towards 1."""
-    weights = [likeness(job, record) for record in records]
-    summed = sum(w * math.log(r.ratio) for w, r in zip(weights, records, strict=True))
+    return _blended(job, [(record, record.ratio) for record in records])
+
+
+def life_factors(job: Job, records: Sequence[CalibrationRecord]) -> tuple[float, float]:
+    """Return the same for starts and for evaluations. They do not depend on precision or on a
+    probe: all runs on this accelerator count.
+    """
+    here = [r for r in records if r.accelerator == job.machine.accelerator]
+    starts = [(r, r.startup_ratio) for r in here if r.startup_ratio]
+    evaluations = [(r, r.evaluate_ratio) for r in here if r.evaluate_ratio]
+    return _blended(job, starts), _blended(job, evaluations)
+
+
+def _blended(job: Job, found: Sequence[tuple[CalibrationRecord, float]]) -> float:
+    weights = [likeness(job, record) for record, _ in found]
+    summed = sum(w * math.log(ratio) for w, (_, ratio) in zip(weights, found, strict=True))
     return math.exp(summed / (sum(weights) + PRIOR_RUNS))
 
 
@@ -128,3 +147,13 @@ def applied(step: StepTime, by: float) -> StepTime:
         causes={name: seconds * by for name, seconds in step.causes.items()},
         step_s=step.step_s * by,
     )
+
+
+def uncalibrated_life(run: Run, job: Job, step: StepTime, steps: int) -> dict[str, float]:
+    """Return the seconds of a start and of one evaluation by the model alone."""
+    plain = replace(job, machine=replace(job.machine, start_factor=1.0, evaluate_factor=1.0))
+    lived = life.predict(run, plain, step, steps)
+    return {
+        "startup_s": lived.recovery.startup_s,
+        "evaluate_s": lived.evaluate_s / max(1, lived.evaluations),
+    }

@@ -62,7 +62,10 @@ def notes(
         ),
         "sensitivity": ("per cent more throughput from 10 % more: the models run again",),
         "next": ("every change one field away and every layout of the search, tried",),
-        "bands": ("80 % of residuals fell between; energy also has the power model's 12 %",),
+        "bands": (
+            "80 % of residuals fell between; energy also has the power model's 12 %; days and "
+            "effective also have the failure rates of published fleets, where none is stated",
+        ),
         "over_budget": (f"[budget] usd = {run.budget.usd}, hours = {run.budget.hours}",),
         "options": ("the fastest layouts that fit",),
         "rejected": ("layouts that do not fit or are not legal, with the reason",),

@@ -43,8 +43,11 @@ def make(
     run, notes = precision.settled(run, machine)
     warnings = (*warnings, *notes)
     picked = choose_layout(run, machine, data.vocab if data else None, layout)
-    job = picked.job
-    records = calibration.matching(job, calibration.load())
+    job, folded = picked.job, calibration.load()
+    starts, evaluations = calibration.life_factors(job, folded)
+    here = replace(job.machine, start_factor=starts, evaluate_factor=evaluations)
+    job = replace(job, machine=here)
+    records = calibration.matching(job, folded)
     by = calibration.factor(job, records)
     outside = outside_measured_runs(job)
     usual = _wider(Band(*band(job.shape.moe)), job, outside)
@@ -100,8 +103,6 @@ def not_counted(run: Run, job: Job) -> list[str]:
         found.append(f'train.sync.compress = "{sync.compress}"')
     if run.train.optimizer != "adamw":
         found.append(f'train.optimizer = "{run.train.optimizer}" (its time, as adamw\'s)')
-    if run.guard.spares:
-        found.append(f"guard.spares = {run.guard.spares}")
     notes = [f"not counted yet: {', '.join(found)}"] if found else []
     rate = RATE_OF.get(job.precision, job.precision)
     if rate not in job.machine.matmul_flops and not job.machine.curves:

@@ -57,6 +57,7 @@ class Plan:
             "mfu": self.mfu,
             "memory.peak_bytes": self.memory.peak_bytes,
             "days": self.life.days,
+            "effective": self.life.effective,
             "usd": self.bill.usd,
             "energy_kwh": self.bill.energy_kwh,
             "co2e_kg": self.bill.co2e_kg,

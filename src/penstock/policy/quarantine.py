@@ -6,7 +6,8 @@ not fit, and a process that was killed by a signal.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 Kind = Literal["lost", "rank", "differs"]
@@ -77,9 +78,14 @@ def part_at_fault(fault: HardwareFault) -> HardwarePart | None:
     """Return the part that the fault counts against; None when it says nothing of the hardware."""
     if fault.kind == "lost":
         return HardwarePart(fault.node)
-    if fault.kind == "differs" or _DEVICE.search(fault.reason):
+    if fault.kind == "differs" or _blames_device(fault.reason):
         return HardwarePart(fault.node, fault.accelerator)
     return None
+
+
+@lru_cache(maxsize=256)  # a simulation asks about the same few reasons a million times
+def _blames_device(reason: str) -> bool:
+    return _DEVICE.search(reason) is not None
 
 
 def decide(
@@ -89,9 +95,12 @@ def decide(
     part = part_at_fault(fault)
     if part is None:
         return state, None
-    kept = tuple(s for s in state.strikes if fault.t_s - s.t_s < FORGIVEN_S)
-    strikes = (*kept, Strike(part, fault.t_s, fault.reason))
-    state = replace(state, strikes=strikes)
-    if part in state.out or sum(s.part == part for s in strikes) < STRIKES:
-        return state, None
-    return replace(state, out=(*state.out, part)), part
+    strikes, against = [], 1
+    for strike in state.strikes:
+        if fault.t_s - strike.t_s < FORGIVEN_S:
+            strikes.append(strike)
+            against += strike.part == part
+    strikes.append(Strike(part, fault.t_s, fault.reason))
+    if against < STRIKES or part in state.out:
+        return QuarantineState(tuple(strikes), state.out), None
+    return QuarantineState(tuple(strikes), (*state.out, part)), part

@@ -6,9 +6,18 @@ global batch does not follow from any of these, so what is computed stays the sa
 """
 
 from collections.abc import Mapping
-from math import gcd
+from math import ceil, gcd
 
 WAYS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
+
+
+def speed_with(microbatches: int, data_ways: int, left: int) -> float:
+    """Return the speed with `left` of the data-parallel ways, over that with all: the batch stays,
+    so those that are left compute more microbatches.
+    """
+    if left >= data_ways:
+        return 1.0
+    return microbatches / ceil(microbatches * data_ways / left)
 
 
 def fit_to_ranks(asked: Mapping[str, int], ranks: int) -> dict[str, int] | None:

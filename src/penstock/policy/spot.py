@@ -5,8 +5,13 @@ for it as long as on-demand alone could still finish in time after one more rest
 it stays on on-demand. This is the known "can't be late" rule.
 
 Before that moment, the question is money. If the spot time still to be expected is enough for the
-work, the run waits for it. If not, some of the work must be done on-demand anyway, and it is better
-done now, while spot is away: that keeps the slack for the hours in which spot is there again.
+work, the run waits for it. If not, some of the work must be done on-demand anyway. It is better
+done now, while spot is away, if the spot hours that this keeps for later are worth its restarts;
+else at the end, in one piece.
+
+Most gaps are short, and so is most spot that comes back; what has lasted goes on longer. So nothing
+is changed before spot has been away, or back, for as long as the restart takes that the change
+costs: whoever waits that long never pays more than twice the best.
 """
 
 from dataclasses import dataclass, replace
@@ -34,6 +39,11 @@ class SpotHistory:
         """Return how long spot stays once it is there, on average."""
         return self.up_s / max(self.taken, 1.0)
 
+    @property
+    def mean_down_s(self) -> float:
+        """Return how long spot stays away, on average."""
+        return self.down_s / max(self.taken, 1.0)
+
     def useful_share(self, restart_s: float) -> float:
         """Return the share of time in which spot makes progress: each return costs a restart."""
         total_s = self.up_s + self.down_s
@@ -41,7 +51,7 @@ class SpotHistory:
 
 
 # Before anything was seen: there three quarters of the time, eight hours at a stretch. It weighs 32
-# hours. Chosen with the rule's other constants among 36 variants on recorded traces (docs/log.md).
+# hours. Chosen among 36 variants of an earlier rule on recorded traces (docs/log.md).
 UNKNOWN = SpotHistory(24 * 3600.0, 8 * 3600.0, 3.0)
 
 
@@ -64,6 +74,7 @@ class RentState:
     on: Capacity  # what it uses now
     spot: bool  # whether spot is there now
     history: SpotHistory
+    lasted_s: float = 0.0  # for how long spot has been there, or away
 
 
 def can_leave_on_demand(state: RentState, terms: RentTerms) -> bool:
@@ -79,13 +90,34 @@ def choose_capacity(state: RentState, terms: RentTerms) -> Capacity:
     if terms.price_ratio <= 1:  # spot that is not cheaper only risks time
         return "on-demand"
     if state.spot:
-        if state.on != "on-demand" or _hop_pays(state, terms):
+        settled = state.lasted_s >= terms.restart_s
+        if state.on != "on-demand" or (settled and _hop_pays(state, terms)):
             return "spot"
         return "on-demand"
     if state.on == "on-demand":  # waiting now would waste the restart that was just paid for
         return "on-demand"
     expected_s = state.history.useful_share(terms.restart_s) * state.left_s
-    return "wait" if expected_s >= state.work_s else "on-demand"
+    if expected_s >= state.work_s or state.lasted_s < terms.restart_s:
+        return "wait"
+    return "on-demand" if _filling_pays(state.history, terms) else "wait"
+
+
+def _filling_pays(history: SpotHistory, terms: RentTerms) -> bool:
+    """Tell whether work that must be on-demand is better done in gaps than at the end.
+
+    With the share u of the time in which spot makes progress, an hour of on-demand in gaps keeps
+    u / (1 - u) hours of spot that on-demand at the end would take the time of. They save the
+    difference of the prices. A gap of mean length costs one restart, and the rest of it is work.
+    """
+    useful = history.useful_share(terms.restart_s)
+    if useful <= 0:
+        return True  # spot brings nothing
+    gap_s = history.mean_down_s - terms.restart_s
+    if gap_s <= 0:
+        return False
+    spot_price = history.up_s / (history.up_s + history.down_s) / useful  # of useful time
+    saved = useful / max(1 - useful, 1e-9) * (terms.price_ratio - spot_price)
+    return saved > terms.price_ratio * terms.restart_s / gap_s
 
 
 def _hop_pays(state: RentState, terms: RentTerms) -> bool:

@@ -43,8 +43,11 @@ class LifeAccount:
         self.saved = self.saved_before = 0.0  # steps of the newest save, and of the one before it
         self.saved_t = -inf
         self.work_share = 1 - own.evaluate_share - own.fast_share
-        self._parts = tuple(zip(STEP_INDEX, own.shares, strict=True))
+        self._parts = tuple(pair for pair in zip(STEP_INDEX, own.shares, strict=True) if pair[1])
         self.cycle_s = own.interval_s + own.save_cost_s
+        # Read at every event: an attribute of `own` would be a second lookup each time.
+        self._interval_s, self._step_s = own.interval_s, own.step_s
+        self._fast_share, self._evaluate_share = own.fast_share, own.evaluate_share
 
     def spend(self, cause: int, seconds: float) -> None:
         """Let time pass in which all ranks do the same."""
@@ -53,7 +56,7 @@ class LifeAccount:
 
     def rate(self) -> float:
         """Return the steps per second of stepping."""
-        return self.speed / (self.own.step_s * self.slow)
+        return self.speed / (self._step_s * self.slow)
 
     def stalled_s(self) -> tuple[float, float]:
         """Return the seconds in saves and in evaluations so far, of an average rank."""
@@ -61,38 +64,44 @@ class LifeAccount:
 
     def work(self, seconds: float) -> None:
         """Train for so many seconds."""
-        own, books, interval = self.own, self.seconds, self.own.interval_s
-        x = self.phase + seconds
+        books, interval, phase = self.seconds, self._interval_s, self.phase
+        active, step = self.active, self.step
+        x = phase + seconds
         cycles = floor(x / self.cycle_s)
         rest = x - cycles * self.cycle_s
-        worked = cycles * interval + min(rest, interval) - min(self.phase, interval)
-        active, rate = self.active, self.rate()
+        # The work until now, in this cycle: the phase goes on while a save holds it up.
+        before = phase if phase < interval else interval
+        worked = cycles * interval + (rest if rest < interval else interval) - before
+        rate = self.speed / (self._step_s * self.slow)
         stepping = worked * self.work_share
         done = stepping * rate
-        again = min(done, max(self.best - self.step, 0.0)) / rate
-        books[DOWN] += seconds * (1 - active)
-        books[CHECKPOINT] += (seconds - worked + worked * own.fast_share) * active
-        books[EVALUATE] += worked * own.evaluate_share * active
-        books[REDO] += again * active
-        fresh = (stepping - again) * active
+        books[CHECKPOINT] += (seconds - worked + worked * self._fast_share) * active
+        books[EVALUATE] += worked * self._evaluate_share * active
+        if active < 1:
+            books[DOWN] += seconds * (1 - active)
+        if self.best > step:
+            again = min(done, self.best - step) / rate
+            books[REDO] += again * active
+            fresh = (stepping - again) * active
+        else:
+            fresh = stepping * active
         if fresh:
             plain = fresh / self.slow
             books[PEER_WAIT] += fresh - plain
             for place, share in self._parts:
                 books[place] += plain * share
         self.t += seconds
-        self.step += done
-        if self.step > self.best:
-            self.best = self.step
-        self._note_saves(cycles, rest, rate)
+        self.step = step = step + done
+        if step > self.best:
+            self.best = step
+        begun = cycles + (rest >= interval) - (phase >= interval)
+        if begun > 0:
+            self._note_saves(begun, rest, rate)
         self.phase = rest
 
-    def _note_saves(self, cycles: int, rest: float, rate: float) -> None:
-        """Note the newest save that began, and the one before it."""
-        interval = self.own.interval_s
-        begun = cycles + (rest >= interval) - (self.phase >= interval)
-        if begun < 1:
-            return
+    def _note_saves(self, begun: int, rest: float, rate: float) -> None:
+        """Note the newest of the saves that began, and the one before it."""
+        interval = self._interval_s
         since = 0.0 if rest >= interval else rest  # work since it began
         newest = self.step - since * self.work_share * rate
         self.saved_before = newest - interval * self.work_share * rate if begun > 1 else self.saved
@@ -127,24 +136,25 @@ class LifeAccount:
 
     def interrupt(self) -> float:
         """Lose the step that is under way; return the seconds of an active rank that it took."""
-        whole = floor(self.step + 1e-9)
-        lost = max(self.step - whole, 0.0) / self.rate()
-        if lost and self.best == self.step:  # else it was done again, and is `redo` already
+        step, books = self.step, self.seconds
+        whole = floor(step + 1e-9)
+        lost = (step - whole if step > whole else 0.0) / self.rate()
+        if lost and self.best == step:  # else it was done again, and is `redo` already
             self.best = float(whole)
             plain = lost / self.slow * self.active
-            self._take_back(PEER_WAIT, lost * self.active - plain)
+            # Never more than there are, as when a straggler began within the step.
+            back = min(lost * self.active - plain, books[PEER_WAIT])
+            books[PEER_WAIT] -= back
+            redo = books[REDO] + back
             for place, share in self._parts:
-                self._take_back(place, plain * share)
+                back = plain * share
+                there = books[place]
+                back = back if back < there else there
+                books[place] = there - back
+                redo += back
+            books[REDO] = redo
         self.step = float(whole)
         return lost
-
-    def _take_back(self, cause: int, seconds: float) -> None:
-        """Count seconds of a cause as `redo`; never more than there are, as when a straggler began
-        within the step.
-        """
-        seconds = min(seconds, self.seconds[cause])
-        self.seconds[cause] -= seconds
-        self.seconds[REDO] += seconds
 
     def resume(self, step: int) -> None:
         """Go on from a checkpoint."""

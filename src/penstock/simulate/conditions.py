@@ -1,32 +1,31 @@
 """`Conditions`: all that a life of a run depends on, from its plan, its policies and its machines.
 
-Step times, save times and start-up are the planner's. How often a run saves is the guard's own
-policy, asked with the planner's times.
+Step times, save times, start-up and how often the run saves are the planner's, which asks the
+guard's own policy.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import inf
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan.job.outcome import STEP_CAUSES
+from penstock.plan.life import causes
+from penstock.plan.life.failing import compare_s, replica_start_s
 from penstock.plan.life.life import DAY_S
+from penstock.plan.life.pace import save_pace
+from penstock.plan.life.times import NOTICED_S
 from penstock.plan.plan import Plan
 from penstock.plan.power import power
-from penstock.policy import checkpoint as saving
 from penstock.policy import hang
+from penstock.policy.shrink import WAYS, speed_with
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.schema.run import Run
-from penstock.simulate import causes
+from penstock.simulate.calibrate import MeasuredTimes
 from penstock.simulate.traces import Trace
 
 PUBLISHED_NODE = 8  # accelerators of the nodes that published rates count
-# A process that ends is noticed at once; a host that is gone, after guard.timeout.
-NOTICED_S = 1.0
-# Replicas of live mode that lost one form a new group, and again when it is back: measured here on
-# CPU ranks as 1 to 3 s (docs/log.md).
-REGROUP_S = 3.0
 PERSON_S = 3600.0  # until somebody starts a run that gave up (estimated)
 CUT_S = 1200.0  # mean length of a cut between sites (estimated)
 # A site that lacks power runs at lower clocks; power falls with their third power.
@@ -49,7 +48,9 @@ class Conditions:
     horizon_s: float
     step_s: float
     shares: tuple[float, ...]  # of a step, by STEP_CAUSES
-    startup_s: float
+    startup_s: float  # the first one
+    again_s: float  # until ranks are ready again after a failure
+    replica_s: float  # until a lost replica of live mode is ready
     load_s: float  # a durable checkpoint, by all nodes at once
     save_s: float  # until a save is safe
     save_cost_s: float  # that a save holds training up
@@ -61,9 +62,11 @@ class Conditions:
     restarts: int
     timeout_s: float
     grace_s: float
+    noticed_s: float  # until the end of a process is noticed; a lost host: timeout_s
     hang_s: float  # until a hang is noticed
     compare_s: float  # between comparisons of the replicas
     stall_s: float | None
+    redo_more_s: float  # beyond the distance to the newest copy: copies that were under way
     repair_s: float
     lemons: float
     infant: float
@@ -78,12 +81,8 @@ class Conditions:
         return self.layout["replicate"] * self.layout["shard"]
 
     def speed(self, data_ways: int) -> float:
-        """Return the speed with fewer data-parallel ways, over that with all: the batch stays, so
-        those that are left compute more microbatches.
-        """
-        if data_ways >= self.data_ways:
-            return 1.0
-        return self.microbatches / ceil(self.microbatches * self.data_ways / data_ways)
+        """Return the speed with fewer data-parallel ways, over that with all."""
+        return speed_with(self.microbatches, self.data_ways, data_ways)
 
     def stretched(self, replicas: int) -> float:
         """Return the same for replicas of live mode."""
@@ -96,51 +95,52 @@ def conditions(
     given: FailuresSection,
     days: float | None = None,
     trace: Trace | None = None,
+    measured: MeasuredTimes | None = None,
 ) -> Conditions:
-    """Return the conditions of a planned run; `days` replace its length."""
+    """Return the conditions of a planned run; `days` replace its length, and `measured` times of
+    the same run what is planned.
+    """
     job, step, cost = plan.job, plan.step, plan.life.recovery
     nodes, guard = plan.life.nodes, run.guard
     _refuse(run, given, nodes, days)
     slow = 1 / _power_share(plan)
-    step_s = step.step_s * slow
-    stall_s = cost.stall_s(step_s)
-    cost_s = saving.cost_s(stall_s, cost.save_s)
-    interval_s = max(_interval_s(run, step_s, cost_s, cost.mtbf_s), cost.save_s)
-    every, copy_share = _fast(run, step_s, stall_s, cost.copy_s)
+    step_s = measured.step_s if measured else step.step_s * slow
+    pace = save_pace(run, step_s, cost)
+    interval_s = max(pace.interval_s, cost.save_s)
     work_s = plan.life.steps * step_s
-    evaluate_s = plan.life.ledger.seconds[Cause.EVALUATE] / job.layout.ranks * slow
-    compare = guard.compare
-    compare_s = inf
-    if compare != "never":
-        compare_s = compare.steps * step_s if compare.steps else compare.seconds or inf
+    evaluate_s = plan.life.evaluate_s * slow
     seen = hang.RankObservation(0, "forward", 1, 0.0)
-    return Conditions(
+    own = Conditions(
         ranks=job.layout.ranks,
         per_node=job.machine.per_node,
         nodes=nodes,
         spares=guard.spares,
         replicas=job.layout.replicate,
         microbatches=max(1, job.microbatches),
-        layout={name: getattr(job.layout, name) for name in _WAYS},
+        layout={name: getattr(job.layout, name) for name in WAYS},
         steps=inf if days is not None else plan.life.steps,
         horizon_s=inf if days is None else days * DAY_S,
         step_s=step_s,
         shares=tuple(step.causes[name] / step.step_s for name in STEP_CAUSES),
         startup_s=cost.startup_s,
-        load_s=max(0.0, cost.restart_s - guard.timeout - cost.startup_s),
+        again_s=cost.again_s,
+        replica_s=replica_start_s(cost, nodes, job.layout.replicate),
+        load_s=cost.load_s,
         save_s=cost.save_s,
-        save_cost_s=cost_s,
+        save_cost_s=pace.stall_s,
         interval_s=interval_s,
-        fast_every=every,
-        fast_share=copy_share,
+        fast_every=pace.fast_steps,
+        fast_share=pace.fast_share(step_s),
         evaluate_share=evaluate_s / (work_s + evaluate_s),
         live=guard.mode == "live" and job.layout.replicate > 1,
         restarts=guard.restarts,
         timeout_s=guard.timeout,
         grace_s=guard.grace,
+        noticed_s=NOTICED_S,
         hang_s=hang.allowed_s(seen, step_s, guard.timeout),
-        compare_s=min(compare_s, interval_s) if job.layout.replicate > 1 else inf,
+        compare_s=compare_s(run, job.layout.replicate, pace, step_s),
         stall_s=given.stall,
+        redo_more_s=0.0,
         repair_s=given.repair or causes.REPAIR_S,
         lemons=causes.LEMONS if given.lemons is None else given.lemons,
         infant=given.infant,
@@ -152,9 +152,25 @@ def conditions(
         else job.machine.per_node / PUBLISHED_NODE,
         trace=trace,
     )
+    return with_measured(own, measured) if measured else own
 
 
-_WAYS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
+def with_measured(own: Conditions, measured: MeasuredTimes) -> Conditions:
+    """Return conditions with measured times in place of planned ones. Saves of both kinds are then
+    a share of the working time. What a failure makes the run do again follows from how often it
+    saves; what was measured beyond that is the same for each failure.
+    """
+    near_s = own.fast_every * own.step_s / 2 if own.fast_every else own.interval_s / 2 + own.save_s
+    return replace(
+        own,
+        shares=measured.shares,
+        startup_s=measured.startup_s,
+        stall_s=measured.stall_s if own.stall_s is None else own.stall_s,
+        redo_more_s=max(0.0, (measured.redo_s or 0.0) - near_s),
+        save_cost_s=0.0,
+        fast_share=measured.share(Cause.CHECKPOINT),
+        evaluate_share=measured.share(Cause.EVALUATE),
+    )
 
 
 def undisturbed_s(own: Conditions) -> float:
@@ -162,7 +178,7 @@ def undisturbed_s(own: Conditions) -> float:
     if own.steps == inf:
         return own.horizon_s
     work_s = own.steps * own.step_s / (1 - own.evaluate_share - own.fast_share)
-    return own.startup_s + work_s * (1 + own.save_cost_s / own.interval_s)
+    return own.startup_s + work_s * (1 + own.save_cost_s / own.interval_s) + own.save_s
 
 
 def with_limit(own: Conditions) -> Conditions:
@@ -186,28 +202,6 @@ def _refuse(run: Run, given: FailuresSection, nodes: int, days: float | None) ->
         )
     if days is not None and not 0 < days <= 36525:
         raise PenstockError(f"--days {days:g}: out of range; write more than 0 and at most 36525")
-
-
-def _interval_s(run: Run, step_s: float, cost_s: float, mtbf_s: float) -> float:
-    """Return the seconds of work between saves, in whole steps as the guard saves."""
-    asked = run.guard.checkpoint
-    if asked == "auto":
-        wanted = saving.interval_s(cost_s, mtbf_s)
-    else:
-        wanted = asked.steps * step_s if asked.steps is not None else asked.seconds or 0.0
-    return max(1, ceil(wanted / step_s - 1e-9)) * step_s
-
-
-def _fast(run: Run, step_s: float, stall_s: float, seal_s: float) -> tuple[int, float]:
-    """Return the steps between copies in memory, and the share of the time that they take."""
-    asked = run.guard.fast
-    if asked == "never":
-        return 0, 0.0
-    if asked == "auto":
-        every = saving.fast_steps(step_s, stall_s, seal_s)
-    else:
-        every = asked.steps or max(1, int((asked.seconds or 0.0) / step_s))
-    return every, stall_s / (every * step_s + stall_s)
 
 
 def _power_share(plan: Plan) -> float:

@@ -1,5 +1,7 @@
 """Random numbers of one life, drawn many at a time: one call of numpy for one number is slow."""
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
 CHUNK = 512
@@ -11,28 +13,16 @@ def generator(seed: int, life: int) -> np.random.Generator:
 
 
 class Draws:
-    """A stream of random numbers."""
+    """Streams of random numbers. Each is a bound `__next__`, the cheapest call that Python has."""
 
     def __init__(self, source: np.random.Generator) -> None:
         self.source = source
-        self._uniform: list[float] = []
-        self._exponential: list[float] = []
-        self._normal: list[float] = []
+        self.uniform: Callable[[], float] = _stream(source.random).__next__  # from 0 to 1
+        self.exponential: Callable[[], float] = _stream(source.standard_exponential).__next__
+        self.normal: Callable[[], float] = _stream(source.standard_normal).__next__
 
-    def uniform(self) -> float:
-        """Return a number from 0 to 1."""
-        if not self._uniform:
-            self._uniform = self.source.random(CHUNK).tolist()
-        return self._uniform.pop()
 
-    def exponential(self) -> float:
-        """Return an exponential number of mean 1."""
-        if not self._exponential:
-            self._exponential = self.source.standard_exponential(CHUNK).tolist()
-        return self._exponential.pop()
-
-    def normal(self) -> float:
-        """Return a normal number of mean 0 and deviation 1."""
-        if not self._normal:
-            self._normal = self.source.standard_normal(CHUNK).tolist()
-        return self._normal.pop()
+def _stream(draw: Callable[[int], np.ndarray]) -> Iterator[float]:
+    """Yield numbers without end; a chunk is drawn when its first number is needed."""
+    while True:
+        yield from reversed(draw(CHUNK).tolist())

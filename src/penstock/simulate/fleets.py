@@ -7,32 +7,17 @@ replace or narrow that.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, expm1, lgamma, log
 
 import numpy as np
 
 from penstock.catalog import failures
 from penstock.catalog.failures import FailureRate
 from penstock.errors import PenstockError, nearest
+from penstock.plan.life.rates import SOFTWARE_SPREAD, WITHIN, FailureRates, software_per_s
 
-# How far the rate of one fleet moves from one period to the next (σ of its logarithm): estimated.
-WITHIN = 0.3
-# Software failures of a run a day: the spread (σ of the logarithm) of the three published figures.
-SOFTWARE_SPREAD = 0.6
-# A run on few nodes meets fewer of its bugs. Jobs of 8 GPUs failed once in 47.7 days and jobs of
-# 1,024 once in 7.9 h (arXiv 2410.21680); above some hundred nodes software does not scale.
-SOFTWARE_NODES = 64.0
 PER = 1000 * 86400.0  # seconds in a thousand node-days
-DAY_S = 86400.0
 TRIED = 4096  # draws from the fleets that journals choose among
-
-
-@dataclass(frozen=True)
-class FleetRates:
-    """The two rates that one life lives with, per second."""
-
-    node: float  # hardware failures of one node of eight accelerators
-    software: float  # failures of the run's software at full size
+UNLIKE = 3.0  # nats that the likeliest of them may lack: twenty times less likely
 
 
 @dataclass(frozen=True)
@@ -57,35 +42,47 @@ class FleetModel:
     wide: bool = False  # nothing is known of this fleet
     seen: Seen | None = None
 
-    def draw(self, generator: np.random.Generator, count: int) -> list[FleetRates]:
+    def draw(self, generator: np.random.Generator, count: int) -> list[FailureRates]:
         """Draw the rates of `count` lives."""
         if self.seen is None:
             return self._prior(generator, count)
-        tried = self._prior(generator, TRIED)
-        weight = np.array([_log_likelihood(rates, self.seen) for rates in tried])
-        weight = np.exp(weight - weight.max())
-        picked = generator.choice(len(tried), count, p=weight / weight.sum())
-        return [tried[i] for i in picked]
+        tried, seen = self._prior(generator, TRIED), self.seen
+        node = _narrowed([one.node for one in tried], seen.hardware, seen.node_s, generator, count)
+        software = [one.software for one in tried]
+        software = _narrowed(software, seen.software, seen.run_s, generator, count)
+        return [FailureRates(n, s) for n, s in zip(node, software, strict=True)]
 
-    def _prior(self, generator: np.random.Generator, count: int) -> list[FleetRates]:
+    def _prior(self, generator: np.random.Generator, count: int) -> list[FailureRates]:
         fleets = np.array(self.node)[generator.integers(len(self.node), size=count)]
         node = fleets * np.exp(self.node_spread * generator.standard_normal(count))
         spread = np.exp(self.software_spread * generator.standard_normal(count))
         return [
-            FleetRates(float(n), float(s))
+            FailureRates(float(n), float(s))
             for n, s in zip(node, self.software * spread, strict=True)
         ]
 
 
-def _log_likelihood(rates: FleetRates, seen: Seen) -> float:
-    """Return the log-probability of the counts that journals show, at these rates."""
-    total = 0.0
-    for count, mean in (
-        (seen.hardware, rates.node * seen.node_s),
-        (seen.software, rates.software * seen.run_s),
-    ):
-        total += count * log(max(mean, 1e-300)) - mean - lgamma(count + 1)
-    return total
+def _narrowed(
+    tried: Sequence[float], seen: int, time_s: float, generator: np.random.Generator, count: int
+) -> list[float]:
+    """Draw rates from those that were tried, weighed by the probability of what journals show.
+
+    Where none of them comes near it, this cluster is like no published one, and its journals alone
+    decide: rates are then drawn from the gamma distribution of that many events in that time.
+    """
+    rates = np.array(tried)
+    if (rates == rates[0]).all():  # it is stated
+        return rates[:count].tolist() if len(rates) >= count else [float(rates[0])] * count
+    weight = seen * np.log(rates * time_s) - rates * time_s
+    best = seen * np.log(max(seen, 1e-9)) - seen
+    if best - weight.max() > UNLIKE:
+        own: list[float] = (generator.gamma(seen + 0.5, size=count) / time_s).tolist()
+        return own
+    weight = np.exp(weight - weight.max())
+    found: list[float] = rates[
+        generator.choice(len(rates), count, p=weight / weight.sum())
+    ].tolist()
+    return found
 
 
 def published(without: Sequence[str] = ()) -> list[FailureRate]:
@@ -114,14 +111,6 @@ def fleet_named(name: str) -> FailureRate:
     return found
 
 
-def software_per_s(without: Sequence[str] = ()) -> float:
-    """Return the middle of the published software failures of a run."""
-    words = {name.split(" ")[0] for name in without}
-    rows = failures.measured("software_per_day")
-    kept = [row for row in rows if row.name.split(" ")[0] not in words] or rows
-    return exp(sum(log(row.value) for row in kept) / len(kept)) / DAY_S
-
-
 def model(
     node_mtbf_s: float | None = None,
     software_mtbf_s: float | None = None,
@@ -144,8 +133,3 @@ def model(
     if seen is not None:
         said = f"this cluster's journals ({seen.hardware + seen.software} failures), else {said}"
     return FleetModel(rates, WITHIN, software, spread, said, wide=seen is None, seen=seen)
-
-
-def software_at(rate: float, nodes: int) -> float:
-    """Return the software failures per second of a run on so many nodes."""
-    return -rate * expm1(-nodes / SOFTWARE_NODES)

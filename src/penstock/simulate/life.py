@@ -10,12 +10,12 @@ from heapq import heappop
 from itertools import accumulate
 from math import exp, inf
 
-from penstock.simulate import causes
-from penstock.simulate.account import DATA_WAIT, DOWN, STARTUP
-from penstock.simulate.causes import CUT, SITE, SOFTWARE, FaultClass, hardware_classes
-from penstock.simulate.conditions import NOTICED_S, Conditions
+from penstock.plan.life import causes
+from penstock.plan.life.causes import CUT, SITE, SOFTWARE, FaultClass, hardware_classes
+from penstock.plan.life.rates import FailureRates, software_at
+from penstock.simulate.account import CHECKPOINT, DATA_WAIT, DOWN, STARTUP
+from penstock.simulate.conditions import Conditions
 from penstock.simulate.draws import Draws
-from penstock.simulate.fleets import FleetRates, software_at
 from penstock.simulate.record import Recorder
 from penstock.simulate.recovery import LifeResult, SimulatedRecovery
 
@@ -30,7 +30,7 @@ class Life(SimulatedRecovery):
     def __init__(
         self,
         own: Conditions,
-        rates: FleetRates,
+        rates: FailureRates,
         draws: Draws,
         record: Recorder | None = None,
         ticks: tuple[float, ...] = (),
@@ -40,26 +40,31 @@ class Life(SimulatedRecovery):
         self.software_per_s = software_at(rates.software, own.nodes)
         self.straggler_per_s = own.nodes * causes.STRAGGLER_PER_S
         self.site_per_s = own.sites * causes.SITE_PER_S
+        self._weight = self._per_s = -1.0  # of the nodes at work, and the rate of all with it
         self.slowness: list[float] = []  # factors of stragglers at work
         for t in ticks:
             self.schedule(t, self._tick)
 
     def run(self) -> LifeResult:
         """Live until the last step or the horizon."""
-        own, account = self.own, self.account
+        own, account, events = self.own, self.account, self.events
+        exponential, horizon_s, steps = self.draws.exponential, own.horizon_s, own.steps
         self.follow_trace()
         self.come_up(STARTUP, own.startup_s)
-        while account.t < own.horizon_s:
+        while (t := account.t) < horizon_s:
             per_s = self.per_s()
-            fault_t = account.t + self.draws.exponential() / per_s if per_s > 0 else inf
-            event_t = self.events[0][0] if self.events else inf
-            end_t = min(own.horizon_s, account.t + account.seconds_to_step(own.steps))
-            until = min(fault_t, event_t, end_t)
-            self.work(max(until - account.t, 0.0))
+            fault_t = t + exponential() / per_s if per_s > 0 else inf
+            event_t = events[0][0] if events else inf
+            end_t = horizon_s
+            if steps < inf:
+                end_t = min(horizon_s, t + account.seconds_to_step(steps))
+            until = fault_t if fault_t < event_t else event_t
+            until = until if until < end_t else end_t
+            self.work(until - t if until > t else 0.0)
             if until == end_t:
                 break
             if until == event_t:
-                heappop(self.events)[2]()
+                heappop(events)[2]()
             else:
                 self._fail(per_s)
         return self._close()
@@ -67,13 +72,15 @@ class Life(SimulatedRecovery):
     def work(self, seconds: float) -> None:
         """Train for so many seconds, in which nothing changes."""
         account = self.account
+        if not self.record:
+            account.work(seconds)
+            return
         t, step, stalled = account.t, account.step, account.stalled_s()
         account.work(seconds)
-        if self.record:
-            spent = account.stalled_s()
-            self.record.worked(
-                t, account.t, step, account.step, spent[0] - stalled[0], spent[1] - stalled[1]
-            )
+        spent = account.stalled_s()
+        self.record.worked(
+            t, account.t, step, account.step, spent[0] - stalled[0], spent[1] - stalled[1]
+        )
 
     def _tick(self) -> None:
         account = self.account
@@ -82,10 +89,13 @@ class Life(SimulatedRecovery):
     def _close(self) -> LifeResult:
         account, out = self.account, self.result
         self.count_withdrawn()
-        out.wall_s, out.seconds, out.steps = account.t, account.seconds, account.step
         out.finished = account.step >= self.own.steps * (1 - 1e-12)
+        if out.finished:  # the last save is waited for
+            self._spend(CHECKPOINT, self.own.save_s)
+        out.wall_s, out.seconds, out.steps = account.t, account.seconds, account.step
         out.quarantined = len(self.pool.gone)
         self._tick()
+        self.events.clear()  # they refer to this life: it would wait for the garbage collector
         if self.record:
             self.record.end(account.t, int(account.step + 1e-9), out.finished)
         return out
@@ -94,15 +104,18 @@ class Life(SimulatedRecovery):
 
     def per_s(self) -> float:
         """Return the rate of all that may happen by chance."""
-        hardware = self.node_per_s * self.own.infant * self.pool.weight
-        return (
-            hardware
-            + self.software_per_s
-            + self.straggler_per_s
-            + self.site_per_s
-            + self.own.cut_per_s
-            + causes.DATA_STALL_PER_S
-        )
+        weight = self.pool.weight
+        if weight != self._weight:  # it changes with the nodes at work, and nothing else does
+            self._weight = weight
+            self._per_s = (
+                self.node_per_s * self.own.infant * weight
+                + self.software_per_s
+                + self.straggler_per_s
+                + self.site_per_s
+                + self.own.cut_per_s
+                + causes.DATA_STALL_PER_S
+            )
+        return self._per_s
 
     def _fail(self, per_s: float) -> None:
         """Draw what happened, and let it."""
@@ -161,7 +174,7 @@ class Life(SimulatedRecovery):
         if lost:
             return self.own.timeout_s
         hangs = self.draws.uniform() < causes.HANG_SHARE
-        return self.own.hang_s if hangs else NOTICED_S
+        return self.own.hang_s if hangs else self.own.noticed_s
 
     # --- What it takes along ---
 
@@ -196,7 +209,9 @@ class Life(SimulatedRecovery):
         if self.own.live:
             self.lose_replicas(cause, lost or [place], noticed_s)
         else:
-            self.stop_all(cause, noticed_s, durable=len(lost) > 1)
+            # A copy in memory outlives one node of several: it has a second copy on another.
+            alone = self.own.nodes == 1 and bool(lost)
+            self.stop_all(cause, noticed_s, durable=alone or len(lost) > 1)
 
     def _lose(self, place: int, cause: FaultClass) -> list[int]:
         """Take the nodes of a failure out; return their places: none when the node can go on."""
@@ -241,7 +256,7 @@ class Life(SimulatedRecovery):
         back = max(0, int(account.durable_step() - delay_s * account.rate()))
         self.charge(cause, (account.step - back) * own.step_s)
         account.resume(back)
-        self._spend(DOWN, own.load_s + NOTICED_S)
+        self._spend(DOWN, own.load_s + own.noticed_s)
         self.charge(cause, account.t - since)
         if self.record:
             self.record.rolled_back(since, account.t, reached, back)
@@ -250,7 +265,8 @@ class Life(SimulatedRecovery):
         """Lose a site, or the way to it. Alone it is waited for; else the others go on."""
         own = self.own
         if own.sites == 1 or (cause is CUT and not own.live):
-            self.stop_all(cause, max(seconds, self.own.timeout_s), durable=cause is SITE)
+            # Nodes that fail while all wait for a site do not make them wait longer.
+            self.stop_all(cause, own.timeout_s, durable=cause is SITE, away_s=seconds)
             return
         if self.dark >= own.sites - 1:
             return  # the last one has nobody to be cut off from

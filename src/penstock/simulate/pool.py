@@ -4,14 +4,15 @@ Nodes are counted, not looped over: a node has an entry only once something happ
 """
 
 from collections import deque
-from collections.abc import Iterable
 
+from penstock.plan.life.causes import FaultClass
 from penstock.policy import quarantine, spares
 from penstock.policy.quarantine import HardwareFault, QuarantineState
 from penstock.policy.spares import AvailableHost
-from penstock.simulate.causes import FaultClass
 from penstock.simulate.conditions import Conditions
 from penstock.simulate.draws import Draws
+
+NO_STRIKES = QuarantineState()
 
 
 class NodePool:
@@ -39,13 +40,13 @@ class NodePool:
         self._place: dict[int, int] = {}
         self._active = [node for node in found if node < own.nodes]  # lemons at work
         self._index = {node: i for i, node in enumerate(self._active)}
+        self.weight = 0.0  # how many nodes of the average rate the working ones fail like
+        self._weigh()
 
-    @property
-    def weight(self) -> float:
-        """Return how many nodes of the average rate the working ones fail like."""
+    def _weigh(self) -> None:
         lemons = len(self._active)
         good = self.nodes - len(self.open) - lemons
-        return good * self.good_weight + lemons * self.lemon_weight
+        self.weight = good * self.good_weight + lemons * self.lemon_weight
 
     def pick(self) -> int:
         """Return the place of the node that fails next."""
@@ -70,7 +71,7 @@ class NodePool:
         """Count a failure against its node by the policy; return whether the node is left out."""
         node = self.node_at(place)
         fault = HardwareFault(_name(node), 0, cause.reason, t_s, "lost" if lost else "rank")
-        known = self._strikes.get(node, QuarantineState())
+        known = self._strikes.get(node, NO_STRIKES)
         self._strikes[node], part = quarantine.decide(known, fault)
         if part is not None:
             self.gone.add(node)
@@ -89,6 +90,7 @@ class NodePool:
             self._active.pop()
             if last != node:
                 self._index[last] = at
+        self._weigh()
         return node
 
     def fill(self, place: int, node: int) -> None:
@@ -102,16 +104,17 @@ class NodePool:
         if node in self.lemons:
             self._index[node] = len(self._active)
             self._active.append(node)
+        self._weigh()
 
-    def replace_open(self, places: Iterable[int] | None = None) -> list[int]:
+    def replace_open(self) -> list[int]:
         """Fill open places with spares, as the policy chooses; return the places filled.
 
         The policy keeps hosts that work and takes those that wait in their order: it is asked about
         as many of them as there are places.
         """
-        wanted = sorted(self.open if places is None else places)
-        if not wanted or not self.waiting:
+        if not self.open or not self.waiting:
             return []
+        wanted = sorted(self.open)
         hosts = [
             AvailableHost(_name(self.waiting[i]), self.per_node)
             for i in range(min(len(wanted), len(self.waiting)))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from penstock.simulate.causes import FaultClass
+from penstock.plan.life.causes import FaultClass
 
 
 @dataclass

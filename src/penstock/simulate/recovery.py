@@ -9,26 +9,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import heappop, heappush
+from itertools import chain
 from math import ceil, inf
 
-from penstock.plan.life.recovery import STARTUP_GROWTH
+from penstock.plan.life.causes import PREEMPTION, FaultClass
+from penstock.plan.life.rates import FailureRates
+from penstock.plan.life.times import REGROUP_S
 from penstock.policy import preempt, quorum, restart, shrink
 from penstock.policy.quorum import LiveReplica, QuorumState
 from penstock.policy.spares import AvailableHost, reason_to_restart
-from penstock.simulate.account import CHECKPOINT, DOWN, STARTUP, LifeAccount
-from penstock.simulate.causes import PREEMPTION, FaultClass
-from penstock.simulate.conditions import NOTICED_S, PERSON_S, REGROUP_S, Conditions
+from penstock.simulate.account import CHECKPOINT, DOWN, REDO, STARTUP, LifeAccount
+from penstock.simulate.conditions import PERSON_S, Conditions
 from penstock.simulate.draws import Draws
-from penstock.simulate.fleets import FleetRates
 from penstock.simulate.pool import NodePool
 from penstock.simulate.record import Recorder
+
+MEMBER, GONE = LiveReplica(), LiveReplica(member=False)  # of which nothing is known yet
 
 
 @dataclass
 class LifeResult:
     """One life: seconds by cause of an average rank, and what happened."""
 
-    rates: FleetRates
+    rates: FailureRates
     wall_s: float = 0.0
     seconds: list[float] = field(default_factory=list)
     steps: float = 0.0  # done for good
@@ -43,20 +46,35 @@ class LifeResult:
 
 
 @cache
-def _decide(
-    known: LiveReplica, others: bool, allowed: int, event: quorum.Event
-) -> tuple[LiveReplica, tuple[quorum.Action, ...]]:
-    """Ask the policy about one replica, with all others as one. Answers are kept."""
+def _after_loss(
+    known: LiveReplica, others: bool, allowed: int, passed: bool
+) -> tuple[LiveReplica, bool]:
+    """Ask the policy about a lost replica, with all others as one; return it, and whether the
+    attempt goes on. Answers are kept.
+    """
     rest = LiveReplica(member=others, up=others)
-    state, actions = quorum.decide(QuorumState(allowed, (known, rest)), event)
-    return state.replicas[0], actions
+    lost = quorum.ReplicaLost(0, passed)
+    state, actions = quorum.decide(QuorumState(allowed, (known, rest)), lost)
+    ends = any(isinstance(action, quorum.EndAttempt) for action in actions)
+    return state.replicas[0], not ends
+
+
+@cache
+def _after_join(known: LiveReplica, allowed: int) -> LiveReplica | None:
+    """Ask the policy about a replica that is ready; return it as a member, None if it may not
+    be.
+    """
+    ready = quorum.ReplicaReady(0, known.life)
+    state, actions = quorum.decide(QuorumState(allowed, (known, LiveReplica())), ready)
+    formed = any(isinstance(action, quorum.FormGeneration) for action in actions)
+    return state.replicas[0] if formed else None
 
 
 class SimulatedRecovery(ABC):
     """The state of one life, and its ways back to work."""
 
     def __init__(
-        self, own: Conditions, rates: FleetRates, draws: Draws, record: Recorder | None
+        self, own: Conditions, rates: FailureRates, draws: Draws, record: Recorder | None
     ) -> None:
         self.own, self.draws, self.record = own, draws, record
         self.account = LifeAccount(own)
@@ -72,9 +90,7 @@ class SimulatedRecovery(ABC):
         self.missing: set[int] = set()  # replicas that live mode goes on without
         self.lives: dict[int, LiveReplica] = {}
         self.joined_t: dict[int, float] = {}
-        # A replica starts as a run of its nodes would, and is healed from a peer's memory.
-        share = max(own.nodes / own.replicas, 1.0) / own.nodes
-        self.replica_start_s = own.startup_s * share**STARTUP_GROWTH + own.load_s
+        self._speeds: dict[int, float] = {}  # by the number of replicas that are up
 
     @abstractmethod
     def per_s(self) -> float:
@@ -92,9 +108,11 @@ class SimulatedRecovery(ABC):
 
     def _finish_step(self) -> None:
         """End the step under way: a change that nothing forces comes after it."""
-        left_s = self.account.seconds_to_step(ceil(self.account.step - 1e-9))
-        self.work(max(min(left_s, self.own.horizon_s - self.account.t), 0.0))
-        self.account.interrupt()
+        account = self.account
+        left_s = account.seconds_to_step(ceil(account.step - 1e-9))
+        end_s = self.own.horizon_s - account.t
+        self.work(left_s if left_s < end_s else max(end_s, 0.0))
+        account.interrupt()
 
     def schedule(self, t: float, action: Callable[[], None]) -> None:
         self.number += 1
@@ -117,8 +135,11 @@ class SimulatedRecovery(ABC):
         noticed_s: float,
         durable: bool = False,
         position: int | None = None,
+        away_s: float = 0.0,
     ) -> None:
-        """End the attempt by a failure, and come up again from a checkpoint."""
+        """End the attempt by a failure, and come up again from a checkpoint; nothing can be started
+        for `away_s` before that.
+        """
         own, account = self.own, self.account
         self.count(cause)
         since, reached = account.t, int(account.step)
@@ -133,8 +154,10 @@ class SimulatedRecovery(ABC):
         self.missing.clear()
         self.lives.clear()
         self._decide_restart(reached)
+        self._spend(DOWN, away_s)
+        self._spend(REDO, own.redo_more_s)
         load_s = own.load_s if durable or not own.fast_every else 0.0
-        needed_s = noticed_s + own.startup_s + load_s
+        needed_s = noticed_s + own.again_s + load_s
         self.come_up(DOWN, needed_s if own.stall_s is None else own.stall_s)
         self.charge(cause, account.t - since)
 
@@ -150,7 +173,9 @@ class SimulatedRecovery(ABC):
 
     def _spend(self, cause: int, seconds: float) -> None:
         """Let time pass without work, at most to the horizon."""
-        self.account.spend(cause, max(min(seconds, self.own.horizon_s - self.account.t), 0.0))
+        account = self.account
+        left_s = self.own.horizon_s - account.t
+        account.spend(cause, max(seconds if seconds < left_s else left_s, 0.0))
 
     def come_up(self, cause: int, needed_s: float) -> None:
         """Spend the time until all ranks are ready. A failure meanwhile begins it again; where the
@@ -239,7 +264,7 @@ class SimulatedRecovery(ABC):
             self.record.stopped(account.t, position)
         account.resume(position)
         self.working = False
-        self.come_up(STARTUP, own.startup_s + own.load_s if own.stall_s is None else own.stall_s)
+        self.come_up(STARTUP, own.again_s + own.load_s if own.stall_s is None else own.stall_s)
 
     # --- Live mode: the other replicas go on ---
 
@@ -247,7 +272,7 @@ class SimulatedRecovery(ABC):
         """Go on without the replicas that a failure hit, as the quorum decides."""
         own, account = self.own, self.account
         since = account.t
-        hit = {r for place in places for r in self.pool.replicas_at(place)} - self.missing
+        hit = set(chain.from_iterable(map(self.pool.replicas_at, places))) - self.missing
         if not self._quorum_goes_on(hit):
             self.stop_all(cause, noticed_s)
             return
@@ -267,25 +292,26 @@ class SimulatedRecovery(ABC):
         The quorum decides by the lost replica and by whether any other is left, so that it is asked
         about two: this one, and all others as one.
         """
-        others = self.own.replicas - len(self.missing | hit) > 0
+        own, t = self.own, self.account.t
+        others = own.replicas - len(self.missing | hit) > 0
         for replica in hit:
-            known = self.lives.get(replica, LiveReplica())
-            passed = self.account.t - self.joined_t.get(replica, 0.0) > self.own.step_s
-            event = quorum.ReplicaLost(0, passed)
-            self.lives[replica], actions = _decide(known, others, self.own.restarts, event)
-            if any(isinstance(action, quorum.EndAttempt) for action in actions):
+            known = self.lives.get(replica, MEMBER)
+            passed = t - self.joined_t.get(replica, 0.0) > own.step_s
+            self.lives[replica], goes_on = _after_loss(known, others, own.restarts, passed)
+            if not goes_on:
                 return False
         return True
 
     def _stall(self, seconds: float) -> None:
         """Let all replicas wait while they form a new generation."""
-        account, left = self.account, seconds
+        account, left, horizon_s = self.account, seconds, self.own.horizon_s
         self.working = False
-        while left > 0 and account.t < self.own.horizon_s:
+        while left > 0 and account.t < horizon_s:
             per_s = self.per_s()
             gap_s = self.draws.exponential() / per_s if per_s > 0 else inf
-            passed_s = min(left, gap_s)
-            self._spend(DOWN, passed_s)
+            passed_s = left if left < gap_s else gap_s
+            end_s = horizon_s - account.t
+            account.spend(DOWN, passed_s if passed_s < end_s else end_s)
             left -= passed_s
             if left > 0 and (hit := self.fail_while_down(per_s)) is not None:
                 left = left + seconds if self.own.stall_s is not None else seconds
@@ -300,13 +326,14 @@ class SimulatedRecovery(ABC):
 
     def start_replicas(self) -> None:
         """Start lost replicas again whose nodes are there, or can be replaced by spares."""
-        self.pool.replace_open()
-        self.result.fewest_spares = min(self.result.fewest_spares, len(self.pool.waiting))
+        if self.pool.replace_open():
+            self.result.fewest_spares = min(self.result.fewest_spares, len(self.pool.waiting))
+        t = self.account.t
         for replica in self.missing - self.pool.lacking.keys():
-            known = self.lives.get(replica, LiveReplica(member=False))
-            if not known.up or self.joined_t.get(replica, 0.0) > self.account.t:
+            known = self.lives.get(replica, GONE)
+            if not known.up or self.joined_t.get(replica, 0.0) > t:
                 continue  # left out for good, or on its way
-            ready_t = self.account.t + self.replica_start_s
+            ready_t = t + self.own.replica_s
             self.joined_t[replica] = ready_t
             self.schedule(ready_t, partial(self._replica_ready, replica))
 
@@ -314,10 +341,8 @@ class SimulatedRecovery(ABC):
         """Take a healed replica back into the group."""
         if not self.working or replica not in self.missing or replica in self.pool.lacking:
             return
-        known = self.lives.get(replica, LiveReplica(member=False))
-        event = quorum.ReplicaReady(0, known.life)
-        after, actions = _decide(known, True, self.own.restarts, event)
-        if not any(isinstance(action, quorum.FormGeneration) for action in actions):
+        after = _after_join(self.lives.get(replica, GONE), self.own.restarts)
+        if after is None:
             return
         self._finish_step()
         self.lives[replica] = after
@@ -329,11 +354,15 @@ class SimulatedRecovery(ABC):
     def set_strength(self) -> None:
         """Set the speed and the share of ranks at work by the replicas that are up."""
         own = self.own
-        gone = len(self.missing) + own.replicas * self.dark // own.sites
-        gone += ceil(self.withdrawn * own.replicas / own.nodes)
+        gone = len(self.missing)
+        if self.dark or self.withdrawn:
+            gone += own.replicas * self.dark // own.sites
+            gone += ceil(self.withdrawn * own.replicas / own.nodes)
         up = max(own.replicas - gone, 1)
         self.account.active = up / own.replicas
-        self.account.speed = own.stretched(up)
+        if up not in self._speeds:
+            self._speeds[up] = own.stretched(up)
+        self.account.speed = self._speeds[up]
 
     # --- Capacity that a provider takes back ---
 
@@ -374,4 +403,4 @@ class SimulatedRecovery(ABC):
             notice = preempt.PreemptState(0.0, own.grace_s, begun=True)
             saved = preempt.decide(notice, own.save_cost_s + own.save_s) == "wait"
             position = int(account.step) if saved else None
-            self.stop_all(PREEMPTION, NOTICED_S, durable=True, position=position)
+            self.stop_all(PREEMPTION, own.noticed_s, durable=True, position=position)

@@ -11,11 +11,12 @@ import numpy as np
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance
 from penstock.plan.cost.cost import J_PER_KWH, Bill, bill, price_of
+from penstock.plan.life.causes import CAUSES
 from penstock.plan.life.life import DAY_S
 from penstock.plan.plan import Plan
 from penstock.plan.power import power
 from penstock.run.schema.run import Run
-from penstock.simulate.causes import CAUSES
+from penstock.simulate.calibrate import MeasuredTimes
 from penstock.simulate.conditions import Conditions
 from penstock.simulate.fleets import FleetModel
 from penstock.simulate.recovery import LifeResult
@@ -53,6 +54,7 @@ class Simulation:
     by_s: float | None
     warnings: tuple[str, ...]
     seed: int
+    measured: MeasuredTimes | None = None  # in journals of this model on as many ranks
 
     @cached_property
     def seconds(self) -> np.ndarray:
@@ -201,6 +203,7 @@ class Simulation:
             "checkpoint_interval_s": own.interval_s,
             "startup_s": own.startup_s,
             "step_s": own.step_s,
+            "measured": self.measured and self.measured.to_json(),
             "planned": {
                 "effective": self.plan.life.effective,
                 "days": self.plan.life.days,

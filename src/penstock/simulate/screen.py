@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from penstock.plan.life.life import DAY_S
 from penstock.simulate.result import Simulation, Spread
-from penstock.style import ENERGIES, MONEY, TIMES, format_duration, format_predicted, plural
+from penstock.style import (
+    ENERGIES,
+    MONEY,
+    TIMES,
+    format_duration,
+    format_predicted,
+    format_step_time,
+    plural,
+)
 
 SHOWN = 4  # causes of failures that are named
 
@@ -37,13 +45,20 @@ def lines(done: Simulation) -> Iterator[str]:
     plan = done.plan.life
     yield (
         f"plan           {100 * plan.effective:.1f} % effective and {plan.interruptions:,.0f} "
-        "failures by the formula, without spares, software, racks or stragglers"
+        "failures by the formulas of `plan`, on average"
     )
     wide = (
         ": nothing is known of this fleet, so the band is wide; state failures.node_mtbf in a "
         "cluster file, or --calibrate with its runs"
     )
     yield f"rates          {done.model.source}{wide if done.model.wide else ''}"
+    if times := done.measured:
+        stall = f", {format_duration(times.stall_s)} for a failure" if times.stall_s else ""
+        yield (
+            f"measured       {times.steps:,} steps of this run in journals: "
+            f"{format_step_time(times.step_s)} a step, {format_duration(times.startup_s)} for a "
+            f"start{stall}"
+        )
     for note in done.warnings:
         yield f"note           {note}"
 

@@ -6,6 +6,7 @@ from math import inf
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.found import expanded_path
+from penstock.ledger.journal.follow import garbage_collection_paused
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for
 from penstock.plan.life.life import DAY_S
 from penstock.plan.make import make
@@ -14,9 +15,10 @@ from penstock.run.clusters.file import FailuresSection
 from penstock.run.clusters.load import load_cluster
 from penstock.run.schema.run import Run
 from penstock.simulate import fleets
+from penstock.simulate.calibrate import Journals
 from penstock.simulate.conditions import LONGEST, Conditions, conditions, undisturbed_s, with_limit
 from penstock.simulate.draws import Draws, generator
-from penstock.simulate.fleets import FleetModel, Seen
+from penstock.simulate.fleets import FleetModel
 from penstock.simulate.life import Life
 from penstock.simulate.record import Recorder
 from penstock.simulate.recovery import LifeResult
@@ -39,7 +41,7 @@ class Question:
     by_s: float | None = None  # finish by then
     fleet: str | None = None
     without: tuple[str, ...] = ()
-    seen: Seen | None = None
+    journals: Journals | None = None
     trace: Trace | None = None
 
     def __post_init__(self) -> None:
@@ -74,30 +76,44 @@ def simulate(
     if not plan.memory.fits:
         short = plan.memory.short_bytes / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB; see `penstock plan`")
-    own = with_limit(conditions(run, plan, given, asked.days, asked.trace))
+    known = asked.journals
+    times = known.times_of(plan.job.layout.ranks, plan.job.shape.params()) if known else None
+    own = with_limit(conditions(run, plan, given, asked.days, asked.trace, times))
     model = fleets.model(
-        given.node_mtbf, given.software_mtbf, asked.fleet, asked.without, asked.seen
+        given.node_mtbf,
+        given.software_mtbf,
+        asked.fleet,
+        asked.without,
+        known.seen if known else None,
     )
     rates = model.draw(generator(asked.seed, _RATES), asked.lives)
     ticks = _ticks(own)
     results: list[LifeResult] = []
     for number in range(asked.lives):
         draws = Draws(generator(asked.seed, number))
-        results.append(Life(own, rates[number], draws, ticks=ticks).run())
+        with garbage_collection_paused():
+            results.append(Life(own, rates[number], draws, ticks=ticks).run())
         progress(number + 1)
     _refuse_endless(run, own, results)
     return Simulation(
-        run, plan, own, model, results, asked.by_s, (*found.warnings, *notes), asked.seed
+        run, plan, own, model, results, asked.by_s, (*found.warnings, *notes), asked.seed, times
     )
 
 
 def planned(
     run: Run, given: FailuresSection, found: ResolvedMachine | None = None
 ) -> tuple[Plan, ResolvedMachine]:
-    """Plan the run on its machine, with the failure rate that is stated."""
+    """Plan the run on its machine, with the failure rates that are stated."""
     found = found or machine_for(run)
-    if given.node_mtbf:
-        found = replace(found, machine=replace(found.machine, node_mtbf_s=given.node_mtbf))
+    own = found.machine
+    stated = replace(
+        own,
+        node_mtbf_s=given.node_mtbf or own.node_mtbf_s,
+        software_mtbf_s=given.software_mtbf or own.software_mtbf_s,
+        repair_s=given.repair or own.repair_s,
+        stall_s=own.stall_s if given.stall is None else given.stall,
+    )
+    found = replace(found, machine=stated)
     return make(run, found.machine, found.warnings), found
 
 

@@ -82,7 +82,7 @@ def test_sequences_that_do_not_fill_the_ranks_are_a_loss_of_the_batch() -> None:
 
 def test_failures_are_a_loss() -> None:
     job = made.job(8)
-    often = replace(job, machine=replace(job.machine, node_mtbf_s=600.0))
+    often = replace(job, machine=replace(job.machine, node_mtbf_s=1e5))
     found = made.step(matmul=10 / 8)
     lived = life.predict(made.run(), often, found, 10_000)
     lost = limits.losses(often, found, made.step(matmul=10.0), lived)

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.ledger.causes import Cause
 from penstock.plan import calibration
 from penstock.watch.facts.plan_vs_actual import add_to_calibration
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.screen import screen
 from written_run import BEGIN, PLAN, STEPS, Written, facts, planned, shown
 
@@ -76,7 +78,23 @@ def test_a_measured_run_is_added_to_the_calibration(
     record, own = add_to_calibration(run.folder)
     assert record.ratio == pytest.approx(2.0 / 1.6)
     assert own == calibration.load() == [record]
+    assert record.startup_ratio is None  # its plan is of an earlier version
     assert json.loads(calibration.file().read_text())["accelerator"] == "a CPU"
+
+
+def test_a_start_is_compared_with_that_of_the_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    plan = planned(1.6, compute=60.0)
+    plan["uncalibrated"] |= {"startup_s": 4.0, "evaluate_s": 0.5}
+    run = written(tmp_path, plan, STEPS)
+    account = RunView(run.folder).account
+    record, _ = add_to_calibration(run.folder)
+    took_s = account.ledger.seconds[Cause.STARTUP] / account.ranks / len(account.invocations)
+    assert took_s > 0
+    assert record.startup_ratio == pytest.approx(took_s / 4.0)
+    assert record.evaluate_ratio is None  # it was never evaluated
 
 
 def test_a_run_of_few_steps_cannot_calibrate(tmp_path: Path) -> None:

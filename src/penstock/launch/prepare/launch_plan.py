@@ -50,6 +50,7 @@ def predict(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
         "accelerator": found.machine.accelerator,
         "basis": calibration.basis(found.machine),
         "step_s": step.predict(plan.job).step_s,
+        **calibration.uncalibrated_life(run, plan.job, plan.step, plan.life.steps),
     }
     return {**plan.to_json(), "uncalibrated": alone}
 

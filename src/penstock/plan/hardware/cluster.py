@@ -33,7 +33,8 @@ PROBE = "`penstock probe` measures it"
 # What no probe measures: somebody wrote it.
 STATED = frozenset(
     {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour"}
-    | {"node_mtbf_s", "power_limit_w", "cooling", "host_w"}
+    | {"node_mtbf_s", "software_mtbf_s", "repair_s", "stall_s"}
+    | {"power_limit_w", "cooling", "host_w"}
 )
 # Fields of a machine that a site gives: its column in the catalog, and the one with the year.
 OF_SITE = {
@@ -310,6 +311,9 @@ def _given(file: ClusterFile) -> dict[str, Any]:
         ),
         "usd_per_hour": file.price.usd_per_hour,
         "node_mtbf_s": file.failures.node_mtbf,
+        "software_mtbf_s": file.failures.software_mtbf,
+        "repair_s": file.failures.repair,
+        "stall_s": file.failures.stall,
         "power_limit_w": file.site.power_limit_w,
         "cooling": file.site.cooling,
     }

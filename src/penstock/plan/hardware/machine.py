@@ -86,6 +86,11 @@ class Machine:
     usd_per_kwh: float | None = None
     usd_per_hour: float | None = None  # of one accelerator
     node_mtbf_s: float | None = None
+    software_mtbf_s: float | None = None  # of a run, whatever its size
+    repair_s: float | None = None  # until a lost node is back
+    stall_s: float | None = None  # measured, from a failure until steps go on
+    start_factor: float = 1.0  # starts of earlier runs on it, over the model's
+    evaluate_factor: float = 1.0
     power_limit_w: float | None = None  # of the site
     cooling: str = "air"
     sources: Mapping[str, str] = field(default_factory=dict)  # by field; "" holds for the rest

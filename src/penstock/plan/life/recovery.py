@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.job.job import Job
-from penstock.policy import checkpoint as policy
+from penstock.plan.life import times
+from penstock.plan.life.rates import node_mtbf_s
 from penstock.run.schema.run import Run
 
 # Bytes that a checkpoint holds for a trained parameter: fp32 weight and AdamW's two moments.
 CHECKPOINT_BYTES = 12.0
+# Bytes of a parameter in the files of an open model: bf16.
+OPEN_BYTES = 2.0
 # Bytes per second of one node and shared storage where nobody said: BLOOM wrote 2.3 TB from 48
 # nodes in 40 s (its chronicles), 1.2 GB/s a node. Reading is taken to be as fast.
 NODE_BYTES_PER_S = 1.2e9
@@ -26,25 +29,20 @@ RANK_SAVE_BYTES_PER_S = 0.8e9
 # step runs (17.5 GB went unnoticed in one of 0.44 s, docs/log.md); on a CPU with everything waiting
 # (a plain copy of memory; estimated).
 COPY_BYTES_PER_S = {"cuda": 40e9, "cpu": 3e9}
-# Launch, imports, rendezvous, warm-up on one node, measured: 8 to 10 s on a CPU machine, 20 s and
-# more with CUDA (docs/log.md).
-STARTUP_S = {"cpu": 9.0, "cuda": 20.0}
-ACCELERATORS_OF_A_PUBLISHED_NODE = 8
-# How start-up grows with nodes: from 20 s on one to the 10 minutes that a restart took on 100,000
-# GPUs (FT-HSDP): 30 times over 12,500 nodes is nodes ** 0.36.
-STARTUP_GROWTH = 0.36
 
 
 @dataclass(frozen=True)
 class RecoveryCosts:
     """The seconds of each event in the life of a run, and how often failures come."""
 
-    mtbf_s: float  # of the whole run: one failure of any node stops it
-    startup_s: float
+    mtbf_s: float  # of all nodes: the guard saves by it
+    startup_s: float  # the first one
+    again_s: float  # until ranks are ready again after a failure
+    load_s: float  # a durable checkpoint, by all nodes at once
     save_s: float  # until a save is safe; training goes on meanwhile
     copy_s: float  # until what is saved may change
     behind: bool  # the copy is made while the next step runs
-    restart_s: float  # from the failure until steps go on
+    restart_s: float  # from a failure until steps go on, when a host is gone
     checkpoint_bytes: float
     notes: dict[str, tuple[str, ...]]
 
@@ -65,9 +63,11 @@ def recovery_costs(run: Run, job: Job) -> RecoveryCosts:
     kind = "cpu" if machine.kind == "cpu" else "cuda"
     copy_s = size / job.layout.ranks / COPY_BYTES_PER_S[kind]
     load_s = size / min(nodes * read, STORAGE_BYTES_PER_S)
-    startup = startup_s(machine, nodes)
+    weights_s = _weights_s(run, job, min(nodes * read, STORAGE_BYTES_PER_S))
+    startup = times.startup_s(run, machine, nodes) + weights_s
+    again = times.restart_s(run, machine, nodes)
     node_s, node_from = node_mtbf_s(machine)
-    restart = run.guard.timeout + startup + load_s
+    restart = run.guard.timeout + again + load_s
     notes: dict[str, tuple[str, ...]] = {
         "checkpoint_bytes": (
             f"{size:.4g} B = {CHECKPOINT_BYTES:g} B (weight, two moments) × trained parameters",
@@ -84,21 +84,50 @@ def recovery_costs(run: Run, job: Job) -> RecoveryCosts:
             + (", while the next step runs" if kind == "cuda" else "; the step waits for it"),
         ),
         "startup_s": (
-            f"{startup:.3g} s on {nodes} nodes: measured on one node, growing with nodes to the "
-            "power 0.36 (FT-HSDP: 10 min on 100,000 GPUs)",
+            f"{startup:.3g} s on {nodes} nodes, of them {weights_s:.3g} s to read weights: "
+            + _start_words(run, machine),
+            f"joining grows with nodes to the power {times.GROWTH:g} (FT-HSDP: 10 min on 100,000 "
+            "GPUs)",
         ),
         "restart_s": (
             f"{restart:.3g} s = {run.guard.timeout:g} s until it is noticed (guard.timeout) + "
-            f"{startup:.3g} s of start-up + {load_s:.3g} s to load at {read:.3g} B/s a node "
-            f"({read_from})",
+            f"{again:.3g} s until ranks are ready again + {load_s:.3g} s to load at {read:.3g} "
+            f"B/s a node ({read_from}). A process that ends is noticed after {times.NOTICED_S:g} "
+            "s, and a copy in memory needs no load",
         ),
         "mtbf_s": (
             f"{node_s / nodes:.4g} s = {node_s:.4g} s of one node ({node_from}) / {nodes} nodes",
         ),
     }
     return RecoveryCosts(
-        node_s / nodes, startup, save_s, copy_s, kind == "cuda", restart, size, notes
+        mtbf_s=node_s / nodes,
+        startup_s=startup,
+        again_s=again,
+        load_s=load_s,
+        save_s=save_s,
+        copy_s=copy_s,
+        behind=kind == "cuda",
+        restart_s=restart,
+        checkpoint_bytes=size,
+        notes=notes,
     )
+
+
+def _weights_s(run: Run, job: Job, bytes_per_s: float) -> float:
+    """Return how long an open model is read at the start; new weights are drawn by each rank."""
+    return job.shape.params() * OPEN_BYTES / bytes_per_s if run.model.from_ else 0.0
+
+
+def _start_words(run: Run, machine: Machine) -> str:
+    if not times.compiles(run, machine):
+        how = "layers are not compiled"
+    elif times.compiled_before(run):
+        how = "layers were compiled before on this machine"
+    else:
+        how = "layers are compiled first"
+    by = machine.start_factor
+    earlier = f"; × {by:.2f} by earlier runs here" if by != 1 else ""
+    return f"{times.start_times(machine).source}; {how}{earlier}"
 
 
 def nodes_of(job: Job) -> int:
@@ -114,23 +143,6 @@ def checkpoint_bytes(job: Job) -> float:
     shape, rank = job.shape, job.adapter.rank
     width = 8 * shape.hidden + 3 * (shape.hidden + (shape.ffn or shape.expert_ffn))
     return shape.layers * rank * width * CHECKPOINT_BYTES
-
-
-def startup_s(machine: Machine, nodes: int) -> float:
-    return float(STARTUP_S.get(machine.kind, STARTUP_S["cuda"]) * nodes**STARTUP_GROWTH)
-
-
-def node_mtbf_s(machine: Machine) -> tuple[float, str]:
-    """Return the time between failures of one node, and its source."""
-    if machine.node_mtbf_s:
-        return machine.node_mtbf_s, machine.sources.get("node_mtbf_s", "given")
-    where = "median of the published rates, `penstock catalog failures`"
-    if machine.kind == "cpu":
-        return policy.node_mtbf_s(), where
-    # Published nodes have eight accelerators, which are most of what breaks: a rack of 72 fails
-    # nine times as often, and half a node half as often.
-    each = policy.node_mtbf_s() * ACCELERATORS_OF_A_PUBLISHED_NODE
-    return each / machine.per_node, f"{where}, by accelerators"
 
 
 def storage_rates(machine: Machine) -> tuple[float, float]:

@@ -42,6 +42,7 @@ LIFE_LOSSES = {
     Cause.CHECKPOINT: "saving",
     Cause.STARTUP: "starting up",
 }
+MORE_THAN_A_STEP = {Cause.PEER_WAIT: LOSSES["jitter"], Cause.DATA_WAIT: LOSSES["data"]}
 # Parts of one microbatch; the rest of the step does not grow when ranks have nothing to compute.
 PER_MICROBATCH = ("matmul", "attention", "experts", "elementwise", "loss", "recompute")
 
@@ -78,6 +79,10 @@ def losses(job: Job, step: StepTime, perfect: StepTime, life: RunLife) -> dict[s
         add(name, spent - perfect.parts.get(part, 0.0) * life.steps)
     for cause, name in LIFE_LOSSES.items():
         add(name, life.ledger.seconds[cause])
+    for word, seconds in step.causes.items():  # what failures and stragglers add to a step
+        cause = Cause(word)
+        name = MORE_THAN_A_STEP.get(cause, FAILURES)
+        add(name, life.ledger.seconds[cause] - seconds * ranks * life.steps)
     return dict(sorted(lost.items(), key=lambda item: -item[1]))
 
 

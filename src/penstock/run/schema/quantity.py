@@ -133,6 +133,14 @@ def duration_s(value: object) -> float:
     return _float(value, _with_unit(value, DURATION_UNITS, wrong), wrong)
 
 
+def option_s(text: str | None, option: str) -> float | None:
+    """Read the duration that an option asks for; an error names the option."""
+    try:
+        return None if text is None else duration_s(text)
+    except BadQuantity as error:
+        raise PenstockError(f"{option}: {error}") from None
+
+
 def rate_bytes_per_s(value: object) -> float:
     """Read bytes per second from "400 Gbit/s" or "3.2 TB/s"."""
     wrong = 'not a rate; write a number and a unit, such as "400 Gbit/s" or "3.2 TB/s"'

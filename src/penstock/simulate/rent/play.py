@@ -55,12 +55,18 @@ def play(
     warm, left = 0, work  # ticks of restart and of work to come
     spot_ticks = on_demand_ticks = changes = tick = 0
     switched_at: int | None = None
-    there_before = False
+    there_before, lasted = False, 0  # ticks since spot came or went
     while left > 0:
         there = tick < min(len(available), deadline) and bool(available[tick])
+        lasted = lasted + 1 if tick and there == there_before else 0
         now: Capacity = on if on != "spot" or there else "wait"  # spot was taken back
         state = RentState(
-            left * terms.look_s, (deadline - tick) * terms.look_s, now, there, history
+            left * terms.look_s,
+            (deadline - tick) * terms.look_s,
+            now,
+            there,
+            history,
+            lasted * terms.look_s,
         )
         chosen = policy(state, terms)
         if chosen == "wait" and tick >= deadline:

@@ -27,12 +27,13 @@ from penstock.simulate.result import Simulation, Spread
 from penstock.simulate.simulate import Question, simulate
 from penstock.simulate.traces import Trace
 
+MOST_LIVES = 1000  # of each machine
 SIZES = (1, 2, 4, 8)  # nodes that are tried when none are asked for
 LATE = 0.05  # an offer that is late more often than this ranks behind those in time
 TICKS = 1000  # of a deadline, at most: the grain of spot
 SHORTEST_TICK_S = 60.0
 LONGEST_WAIT = 20  # times its work, until a run on spot alone is taken to be late
-REPLACED = "10 min"  # until a provider has replaced a node (estimated)
+REPLACING = FailuresSection(repair="10 min")  # a provider replaces a node (estimated)
 BOOT_S = 300.0  # until a rented node is up and has the software (estimated)
 _SPOT = 2**62  # the streams that availability is drawn from: no life has these numbers
 
@@ -47,6 +48,20 @@ class Wanted:
     lives: int = 50
     seed: int = 0
     trace: Trace | None = None  # of spot; without it, availability is drawn
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and self.deadline_s <= 0:
+            raise PenstockError(f"--deadline '{self.deadline_s:g} s': write more than 0")
+        if self.accelerators is not None and self.nodes is not None:
+            raise PenstockError(
+                "--accelerators and --nodes: both fix the size; give one of the two"
+            )
+        for name in ("accelerators", "nodes"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise PenstockError(f"--{name} {size}: write 1 or more")
+        if not 1 <= self.lives <= MOST_LIVES:
+            raise PenstockError(f"--lives {self.lives}: write 1 to {MOST_LIVES:,}")
 
 
 @dataclass(frozen=True)

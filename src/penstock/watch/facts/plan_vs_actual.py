@@ -158,6 +158,21 @@ def plan_vs_actual(view: RunView) -> PlanVsActual | None:
     )
 
 
+def _life_ratios(view: RunView, alone: dict[str, Any]) -> dict[str, float]:
+    """Return a start and an evaluation of the run, over what the model alone predicted."""
+    seconds, ranks = view.account.ledger.seconds, max(1, view.account.ranks)
+    counts = {
+        "startup": (Cause.STARTUP, len(view.account.invocations)),
+        "evaluate": (Cause.EVALUATE, len(view.validation)),
+    }
+    found: dict[str, float] = {}
+    for name, (cause, times) in counts.items():
+        predicted_s, measured_s = alone.get(f"{name}_s"), seconds[cause] / ranks
+        if predicted_s and times and measured_s > 0:
+            found[f"{name}_ratio"] = measured_s / times / predicted_s
+    return found
+
+
 def add_to_calibration(folder: RunFolder) -> tuple[CalibrationRecord, list[CalibrationRecord]]:
     """Add a run to the calibration; return its record, and all records of its accelerator."""
     if not folder.run_file.exists():
@@ -183,5 +198,6 @@ def add_to_calibration(folder: RunFolder) -> tuple[CalibrationRecord, list[Calib
         basis=plan["uncalibrated"]["basis"],
         predicted_s=plan["uncalibrated"]["step_s"],
         measured_s=view.step_s,
+        **_life_ratios(view, plan["uncalibrated"]),
     )
     return record, calibration.fold(record)
