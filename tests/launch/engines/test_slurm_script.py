@@ -39,6 +39,19 @@ def test_an_allocation_outlives_its_nodes_and_saves_before_its_end(job: MakeJob)
     assert "USR1" not in script
 
 
+def test_more_than_half_of_an_allocation_begins_and_its_last_nodes_end_an_orphan(
+    job: MakeJob,
+) -> None:
+    four = batch_script(job("cluster.nodes=4"), {})
+    assert "export PENSTOCK_LEAST_NODES=3" in four
+    assert 'scancel "$job"' in four
+    elastic = batch_script(job("cluster.nodes=4", "cluster.slurm.elastic=true"), {})
+    assert "PENSTOCK_LEAST_NODES" not in elastic
+    assert 'scancel "$job"' not in elastic
+    # The allocation is its owner's.
+    assert 'scancel "$job"' not in allocation_script(job("cluster.nodes=4"))
+
+
 def test_an_elastic_run_is_an_array_of_whole_nodes(job: MakeJob) -> None:
     made = job("cluster.slurm.elastic=true", "guard.spares=2")
     given = list(options(made, {}))
