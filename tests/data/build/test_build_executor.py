@@ -9,8 +9,9 @@ import pytest
 from build_corpus import recipe, write_corpus
 
 from penstock.data.build import build as build_module
-from penstock.data.build import pipeline, tokenizer
+from penstock.data.build import pipeline, shards, tokenizer
 from penstock.data.build.build import build
+from penstock.data.dedup import runs
 from penstock.data.read.dataset import Dataset
 from penstock.data.store.object_path import ObjectPath
 from penstock.data.workers.pool import Task
@@ -91,6 +92,12 @@ def test_any_order_gives_the_same_version(
     # their hashes is too small.
     monkeypatch.setattr(pipeline, "SAMPLE_FROM_BYTES", 0)
     monkeypatch.setattr(pipeline, "sample_limit", lambda size: tokenizer.sample_limit(20 * size))
+    # So are the parts of a large set: merged before keys are compared, and before shards.
+    monkeypatch.setattr(runs, "RUNS_FROM", 2)
+    monkeypatch.setattr(runs, "RUN_PARTS", 2)
+    monkeypatch.setattr(shards, "MERGE_FROM", 2)
+    monkeypatch.setattr(shards, "_MERGED_PARTS", 3)
+    monkeypatch.setattr(shards, "_MERGED_BYTES", 2000)
     for seed in range(2):
         place = folder / str(seed)
         home = ObjectPath(f"file://{place}") if objects else place

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.dedup import near as module
+from penstock.data.dedup import runs
 from penstock.data.dedup.groups import SpilledParts
 from penstock.data.dedup.near import find_near_copies, join_copies, spill_bands
 from penstock.data.dedup.signatures import MinHash, band_keys, compute_signatures
@@ -107,6 +108,7 @@ CORPUS = st.lists(st.lists(st.tuples(WORDS, SCORES), max_size=6), max_size=4).ma
     st.sampled_from([0.0, 0.6, 1.0]),
     st.sampled_from([2, 1 << 20]),
     st.booleans(),
+    st.booleans(),
 )
 def test_near_copies_equal_a_brute_force_search(
     tmp_path_factory: pytest.TempPathFactory,
@@ -115,19 +117,23 @@ def test_near_copies_equal_a_brute_force_search(
     agree: float,
     join_items: int,
     objects: bool,
+    merged: bool,
 ) -> None:
-    """Joined by one task or by many, in a folder or in an object store."""
+    """Joined by one task or by many, in a folder or in an object store, merged first or not."""
     folder = tmp_path_factory.mktemp("near")
     config = replace(CONFIG, agree=agree)
-    files = find_near_copies(
-        ObjectPath(f"file://{folder}") if objects else folder,
-        "x",
-        len(corpus.parts),
-        corpus,
-        config,
-        slice_items=slice_items,
-        join_items=join_items,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "RUNS_FROM", 1 if merged else 1 << 20)
+        patch.setattr(runs, "RUN_PARTS", 2)
+        files = find_near_copies(
+            ObjectPath(f"file://{folder}") if objects else folder,
+            "x",
+            len(corpus.parts),
+            corpus,
+            config,
+            slice_items=slice_items,
+            join_items=join_items,
+        )
     assert told(files) == by_hand(corpus, config)
 
 

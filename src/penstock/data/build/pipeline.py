@@ -22,7 +22,7 @@ from penstock.data.build.read import (
     rejected_records,
 )
 from penstock.data.build.rejected import loss_warning
-from penstock.data.build.shards import shard_count, write_shard_of_range
+from penstock.data.build.shards import merge_tasks, shard_count, write_shard_of_range
 from penstock.data.build.stage import StageRunner, total_tally
 from penstock.data.build.summary import BuildSummary, filters_note, no_documents_message
 from penstock.data.build.tally import DocumentTally
@@ -271,13 +271,16 @@ class Pipeline:
             count = shard_count(size, recipe.shards.size)
             end = read_special(tokenizer).end_id
             folder = self.work / "dataset" / SHARDS
+            merges, inputs = merge_tasks(parts, count, size, self.work / "merged")
+            if merges:
+                self.stages.run("merge", merges, None)
             # Each pair fills one bin: both of its sequences.
             pack = recipe.tokens.pack * (2 if recipe.pairs else 1)
             tasks = [
                 Task(
                     path,
                     write_shard_of_range,
-                    (number, count, parts, folder, pack, end),
+                    (number, count, inputs[number], folder, pack, end),
                     size // count,
                     _shard_documents,
                 )
@@ -286,7 +289,8 @@ class Pipeline:
             self.stages.run("shard", tasks, tokens.kept)
             made = [shard for shard in self._results(tuple(task.path for task in tasks)) if shard]
             write_columns(summary, result_columns(made))
-        remove_tree(self.work / "tokens")
+        for name in ("tokens", "merged"):
+            remove_tree(self.work / name)
         return tuple(Shard(**item) for item in read_result(summary))
 
     def _removals(self, reads: ReadResult, clean: DocumentTally) -> RemainingTexts:

@@ -22,6 +22,7 @@ from penstock.data.dedup.groups import (
     rank_scores,
     spill_columns,
 )
+from penstock.data.dedup.runs import merge_runs
 from penstock.data.dedup.stages import ReadPart, list_removed, read_part, run_per_part
 from penstock.data.dedup.words import U64, to_nfc
 from penstock.data.format.columns import Columns
@@ -68,7 +69,7 @@ def find_exact_copies(
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
         keys = folder / "keys"
         paths = run_per_part("hash", keys, _hash_part, parts, (read, config), workers, progress)
-        spill = SpilledParts.open(paths)
+        spill = merge_runs(folder, SpilledParts.open(paths), 1, workers, progress)
         slices = spill.slice_count(slice_items)
         pairs = tuple(folder / "pairs" / f"{piece}-of-{slices}" for piece in range(slices))
         run_stage(

@@ -28,6 +28,9 @@ class SpilledParts:
 
     paths: tuple[Path, ...]
     offsets: tuple[int, ...]  # number of the first item of each part, then the number of all items
+    # Of a large set: for each band the files with the merged keys of several parts (`runs.py`).
+    runs: tuple[tuple[Path, ...], ...] = ()
+    run_offsets: tuple[int, ...] = ()  # number of the first item of each run
 
     @staticmethod
     def open(paths: Sequence[Path]) -> "SpilledParts":
@@ -43,6 +46,12 @@ class SpilledParts:
     @property
     def items(self) -> int:
         return self.offsets[-1]
+
+    def key_files(self, band: int) -> tuple[Sequence[Path], Sequence[int], int]:
+        """Return the files with the keys of a band, their first items, and its row in them."""
+        if self.runs:
+            return self.runs[band], self.run_offsets, 0
+        return self.paths, self.offsets[:-1], band
 
     def slice_count(self, slice_items: int) -> int:
         """Return the number of slices: a power of two, so that a slice is a prefix of key bits."""
@@ -128,19 +137,20 @@ def _load_slice(parts: SpilledParts, band: int, piece: int, slices: int) -> tupl
     `part` and `place` say where each key was found.
     """
     width = (1 << 64) // slices
+    paths, offsets, row = parts.key_files(band)
     empty: Columns = {"keys": np.empty(0, np.uint64), "numbers": np.empty(0, np.int64)}
     empty |= {"part": np.empty(0, np.int64), "place": np.empty(0, np.int64)}
 
     def load(number: int) -> tuple[Columns, bool]:
-        file = ColumnFile(parts.paths[number])
+        file = ColumnFile(paths[number])
         others = [name for name in ("items", "lows") if name in file.columns]
-        first, found = file.find("keys", piece * width, (piece + 1) * width, *others, row=band)
-        found["numbers"] = found.pop("items").astype(np.int64) + parts.offsets[number]
+        first, found = file.find("keys", piece * width, (piece + 1) * width, *others, row=row)
+        found["numbers"] = found.pop("items").astype(np.int64) + offsets[number]
         found["part"] = np.full(len(found["keys"]), number)
         found["place"] = np.arange(first, first + len(found["keys"]))
         return found, "carried" in file.columns
 
-    loaded = list(map_places(load, range(len(parts.paths)), parts.like))
+    loaded = list(map_places(load, range(len(paths)), parts.like))
     names = loaded[0][0] if loaded else empty
     columns = [columns for columns, _ in loaded] or [empty]
     joined = {name: np.concatenate([one[name] for one in columns]) for name in names}
@@ -149,12 +159,13 @@ def _load_slice(parts: SpilledParts, band: int, piece: int, slices: int) -> tupl
 
 def _carried(parts: SpilledParts, band: int, part: Int64, place: Int64) -> npt.NDArray[Any]:
     """Return the rows that are stored beside these keys; keys may be in any order."""
-    column = ColumnFile(parts.paths[0]).columns["carried"]
+    paths, _, row = parts.key_files(band)
+    column = ColumnFile(paths[0]).columns["carried"]
     out = np.empty((len(part), *column.shape[2:]), column.dtype)
 
     def fill(number: int, inside: Int64) -> None:
         first, last = int(place[inside].min()), int(place[inside].max()) + 1
-        rows = ColumnFile(parts.paths[number]).cut(first, last, "carried", row=band)["carried"]
+        rows = ColumnFile(paths[number]).cut(first, last, "carried", row=row)["carried"]
         out[inside] = rows[place[inside] - first]
 
     list(map_places(lambda one: fill(*one), _by_part(part), parts.like))

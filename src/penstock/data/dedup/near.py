@@ -23,6 +23,7 @@ from penstock.data.dedup.groups import (
     keep_best,
     spill_columns,
 )
+from penstock.data.dedup.runs import merge_runs
 from penstock.data.dedup.signatures import U32, MinHash, band_keys, compute_signatures, has_words
 from penstock.data.dedup.stages import ReadPart, list_removed, read_part, run_per_part
 from penstock.data.dedup.stars import cluster_labels, join_by_stars
@@ -57,7 +58,7 @@ def find_near_copies(
         bands, carry = folder / "bands", isinstance(folder, ObjectPath)
         args = (read, config, carry)
         paths = run_per_part("sign", bands, _sign_part, parts, args, workers, progress)
-        spill = SpilledParts.open(paths)
+        spill = merge_runs(folder, SpilledParts.open(paths), config.bands, workers, progress)
         return join_copies(folder, spill, config, workers, slice_items, progress, join_items)
 
 
