@@ -251,12 +251,12 @@ def ls(json: List = False) -> None:
 def refuse_wrong_options(on: str | None, to: str | None, workers: int | None) -> None:
     if on is None and to is not None:
         raise PenstockError(
-            f"--to {to}: only builds on a cluster have it (--on). A dataset of this machine is "
+            f"--to {to!r}: only builds on a cluster have it (--on). A dataset of this machine is "
             "built in PENSTOCK_HOME; `penstock data copy` sends it on"
         )
     if to is not None and to.startswith(("http://", "https://")):
         raise PenstockError(
-            f"--to {to}: a web server cannot be written to. Give s3://, gs:// or az://, or a folder"
+            f"--to {to!r}: a web server cannot be written to. Give s3://, gs:// or az://, or a folder"
         )
     if on is not None and workers is not None:
         raise PenstockError(

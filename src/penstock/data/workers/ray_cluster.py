@@ -40,7 +40,7 @@ def cluster_address(on: str) -> str:
     if re.fullmatch(r"ray://[^/\s]+:\d+", on):
         return on
     raise PenstockError(
-        f"--on {on}: not a cluster. Write ray (the cluster of RAY_ADDRESS, or the one that runs on "
+        f"--on {on!r}: not a cluster. Write ray (the cluster of RAY_ADDRESS, or the one on "
         "this machine), or the address of a Ray client server, such as ray://10.0.0.1:10001"
     )
 
