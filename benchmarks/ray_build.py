@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 from ray_lab import BUCKET, NODES, RayLab, kill_group, missing  # noqa: E402
 
+PLAIN = f"plain, {NODES} workers"
 FILES = 12
 HOST = 4  # where no node runs
 COUNTED = Path("/sys/fs/cgroup/cpuacct")
@@ -97,9 +98,9 @@ class Bench:
         self.recipe.write_text(text.replace('"pages/*.jsonl"', f'"{BUCKET}/pages/*.jsonl"'))
         print(f"{self.documents:,} documents, {size / 1e6:,.0f} MB in {FILES} files", flush=True)
 
-    def plain(self) -> Built:
+    def plain(self, turn: int) -> Built:
         words = ["--workers", str(NODES)]
-        return self._build("plain, 3 workers", "plain", words, [])
+        return self._build(PLAIN, f"plain{turn}", words, [])
 
     def on_ray(self, name: str, to: str) -> Built:
         return self._build(name, f"{name}-driver", ["--on", "ray", "--to", to], [])
@@ -184,7 +185,7 @@ def main() -> None:
             with group:
                 builds: list[Built] = []
                 for turn in range(options.rounds):
-                    builds.append(bench.plain())
+                    builds.append(bench.plain(turn))
                     builds.append(bench.on_ray("Ray, bucket", f"{BUCKET}/sets{turn}"))
                     builds.append(bench.on_ray("Ray, shared folder", str(folder / f"all{turn}")))
                 builds.append(bench.killed_worker(f"{BUCKET}/killed-worker"))
@@ -200,7 +201,7 @@ def report(builds: list[Built]) -> None:
     for one in builds:
         rates.setdefault(one.name, []).append(one.documents / one.cpu_s)
     mean = {name: sum(some) / len(some) for name, some in rates.items()}
-    plain = mean["plain, 3 workers"]
+    plain = mean[PLAIN]
     for name in ("Ray, bucket", "Ray, shared folder"):
         print(f"{name}: {mean[name] / plain:.2f} of the plain build's documents per core")
     if len(versions) > 1:

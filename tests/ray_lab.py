@@ -70,6 +70,7 @@ class RayLab:
             self.kill_node(node)
         server = self._inside("sw", str(CEPH), "stop", str(self.folder / "ceph"))
         subprocess.run(server, check=False)
+        self.kill_node("sw")
         subprocess.run([NETWORK, "down", self.lab], check=False)
         shutil.rmtree(self.temporary, ignore_errors=True)
 
@@ -108,14 +109,14 @@ class RayLab:
         if done.returncode:
             raise RuntimeError(f"node {node} did not start: {done.stdout}{done.stderr}")
 
-    def kill_node(self, node: int) -> None:
+    def kill_node(self, node: int | str) -> None:
         """End every process of a host."""
         while found := self.processes(node):
             for process in found:
                 _kill(process)
             time.sleep(0.05)
 
-    def processes(self, node: int, title: str = "") -> list[int]:
+    def processes(self, node: int | str, title: str = "") -> list[int]:
         """Return the ids of a host's processes, or of those with such a command line."""
         told = subprocess.run(
             ["ip", "netns", "pids", f"{self.lab}-{node}"],

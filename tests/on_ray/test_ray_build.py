@@ -68,10 +68,13 @@ class Corpus:
         for sign in self.signs.iterdir():
             sign.unlink()
 
-    def waiting(self) -> dict[int, int]:
-        """Process → source at which it waits."""
+    def waited(self) -> list[tuple[int, int]]:
+        """Each process and source at which it has waited."""
         found = [path.name.split("-") for path in self.signs.glob("waits-*")]
-        return {int(process): int(number) for _, number, process in found}
+        return sorted((int(process), int(number)) for _, number, process in found)
+
+    def waited_at(self, source: int) -> list[int]:
+        return [process for process, number in self.waited() if number == source]
 
     def plain(self) -> str:
         """The id of the dataset built without Ray."""
@@ -134,11 +137,12 @@ def test_a_killed_worker(lab: RayLab, corpus: Corpus) -> None:
     """The task whose worker is killed runs again; the dataset is that of a plain build."""
     expected = corpus.plain()
     process = lab.start(*corpus.args())
-    wait_until(lambda: corpus.waiting())
-    victim, source = next(iter(corpus.waiting().items()))
+    wait_until(lambda: corpus.waited())
+    victim, source = corpus.waited()[0]
     os.kill(victim, signal.SIGKILL)
-    # The task waits again, in another process.
-    wait_until(lambda: list(corpus.waiting().values()).count(source) == 2)
+    # The task waits again, in another process, once there is room for it.
+    corpus.go(*(set(range(SOURCES)) - {source}))
+    wait_until(lambda: len(corpus.waited_at(source)) == 2)
     corpus.go()
     told, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, told
@@ -156,10 +160,11 @@ def test_a_killed_driver(lab: RayLab, corpus: Corpus) -> None:
     def cleaned() -> int:
         return sum("/clean/" in one.name for one in work.list())
 
-    wait_until(lambda: cleaned() == SOURCES - 1 and SOURCES - 1 in corpus.waiting().values())
+    wait_until(lambda: cleaned() == SOURCES - 1 and corpus.waited_at(SOURCES - 1))
     kill_group(process)
-    workers = [one for one, source in corpus.waiting().items() if source == SOURCES - 1]
-    wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in workers))
+    wait_until(
+        lambda: not any(Path(f"/proc/{one}").exists() for one in corpus.waited_at(SOURCES - 1))
+    )
     corpus.go()
     status, told = lab.run(*corpus.args())
     assert status == 0, told
@@ -172,7 +177,7 @@ def test_a_killed_node(lab: RayLab, corpus: Corpus) -> None:
     """What ran on it runs elsewhere; a node that comes back is used again."""
     expected = corpus.plain()
     process = lab.start(*corpus.args())
-    wait_until(lambda: len(corpus.waiting()) >= 3)  # on all nodes
+    wait_until(lambda: len(corpus.waited()) == 3)  # on all nodes
     lab.kill_node(3)
     corpus.go()
     told, _ = process.communicate(timeout=PATIENCE_S)
@@ -189,7 +194,7 @@ def test_the_client_server_and_two_drivers(lab: RayLab, corpus: Corpus) -> None:
     address = ["--on", f"ray://{lab.address(1)}:{CLIENT_PORT}"]
     args = ["data", "build", corpus.recipe, "--to", f"{BUCKET}/sets", *address]
     first = lab.start(*args, node=2)
-    wait_until(lambda: 0 in corpus.waiting().values())
+    wait_until(lambda: corpus.waited_at(0))
     second = lab.start(*args, node=3)
     assert second.stdout is not None
     lines = []

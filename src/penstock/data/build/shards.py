@@ -76,11 +76,11 @@ def merge_parts(parts: tuple[Path, ...], first: int, last: int, shards: int) -> 
         "tokens": np.concatenate([np.empty(0, found[0].dtype), *(documents[at] for at in order)]),
         "ends": np.cumsum([len(documents[at]) for at in order], dtype=np.int64),
         **pack_rows("rows", [rows[at] for at in order]),
-        "later": np.array([not all(one.is_last for one in found)]),
     }
     if masks or found[0].masked:
         columns["mask"] = np.concatenate([np.empty(0, np.bool_), *(masks[at] for at in order)])
-    return with_index(columns, "keys")
+    later = np.array([not all(one.is_last for one in found)])
+    return {"later": later, **with_index(columns, "keys")}  # first: it comes with the header
 
 
 def write_shard_of_range(
