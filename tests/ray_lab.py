@@ -59,7 +59,11 @@ class RayLab:
         try:
             self._start_storage()
             for node in range(1, NODES + 1):
-                self.start_node(node)
+                try:
+                    self.start_node(node)
+                except RuntimeError:  # Ray gives a node a while to start, which may be too short
+                    self.kill_node(node)
+                    self.start_node(node)
         except BaseException:
             self.__exit__()
             raise

@@ -256,7 +256,8 @@ def refuse_wrong_options(on: str | None, to: str | None, workers: int | None) ->
         )
     if to is not None and to.startswith(("http://", "https://")):
         raise PenstockError(
-            f"--to {to!r}: a web server cannot be written to. Give s3://, gs:// or az://, or a folder"
+            f"--to {to!r}: a web server cannot be written to. Give an s3://, gs:// or az:// URL, "
+            "or a folder"
         )
     if on is not None and workers is not None:
         raise PenstockError(

@@ -23,6 +23,7 @@ from penstock.data.workers.ray_cluster import (
 from penstock.data.workers.ray_pool import RayPool
 from penstock.errors import PenstockError
 
+_RAY_BYTES = 300 << 20  # memory of a worker of Ray beside that of its task
 _SOURCES = (
     "Every node reads sources itself: put them into an object store or a folder that all nodes "
     "share, and write that as path in [[source]]"
@@ -44,7 +45,7 @@ def start_on_ray(on: str, watcher: BuildWatcher) -> Start:
     @contextmanager
     def start(sources: tuple[BuildSource, ...], work: Path) -> Iterator[Executor]:
         ray = connect(address)
-        with RayPool(ray, worker_bytes(sources)) as pool:
+        with RayPool(ray, worker_bytes(sources) + _RAY_BYTES) as pool:
             with _left_in(work.parent) as probe:
                 check_nodes(ray, [probe, *_first_files(sources)])
             name, _, _ = work.name.partition("@")
@@ -64,7 +65,7 @@ def _first_files(sources: tuple[BuildSource, ...]) -> list[Needed]:
         for one in source.files[:1]:
             path = one.file.path
             if is_url(path):
-                needed.append(Needed(path, one.bytes, _SOURCES))
+                needed.append(Needed(path, one.bytes or -1, _SOURCES))  # 0: a server did not say
             elif not is_remote(path):
                 needed.append(Needed(os.path.abspath(path), one.bytes, _SOURCES))
     return needed
