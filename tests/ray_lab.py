@@ -165,7 +165,7 @@ class RayLab:
     def alive(self) -> int:
         """Return how many nodes the cluster has."""
         code = "import ray; ray.init(log_to_driver=False, logging_level='ERROR'); "
-        code += "print(sum(node['Alive'] for node in ray.nodes()))"
+        code += "print('alive', sum(node['Alive'] for node in ray.nodes()))"
         done = subprocess.run(
             self._inside(1, sys.executable, "-c", code),
             env={**os.environ, **SETTINGS, **self.driver_env()},
@@ -174,7 +174,8 @@ class RayLab:
             timeout=PATIENCE_S,
             check=True,
         )
-        return int(done.stdout.split()[-1])
+        words = done.stdout.split()  # Ray may print more
+        return int(words[words.index("alive") + 1])
 
     def enter(self, node: int) -> None:
         """Put this thread, and what it starts from now on, into the network of a host."""

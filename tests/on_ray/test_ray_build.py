@@ -182,6 +182,7 @@ def test_a_killed_node(lab: RayLab, corpus: Corpus) -> None:
     corpus.go()
     told, _ = process.communicate(timeout=PATIENCE_S)
     lab.start_node(3)
+    wait_until(lambda: lab.alive() == 3)  # the cluster knows that the first one is dead
     assert process.returncode == 0, told
     assert built(told) == expected
     check_equal(corpus, expected)

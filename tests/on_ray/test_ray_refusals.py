@@ -67,7 +67,8 @@ def test_another_penstock(lab: RayLab, recipe: Path, tmp_path: Path) -> None:
     with fourth_node(lab, {"PYTHONPATH": str(tmp_path / "other")}):
         told = refusal(lab, str(recipe), "--on", "ray")
     assert f"Node {lab.address(FOURTH)} of the Ray cluster differs from this process" in told
-    assert f"penstock {penstock.__version__} (source " in told
+    # The word before it is also the access key of the S3 server, so messages hide it.
+    assert f" {penstock.__version__} (source " in told
 
 
 def test_no_penstock(lab: RayLab, recipe: Path, tmp_path: Path) -> None:
@@ -101,9 +102,3 @@ def test_a_bucket_without_credentials(lab: RayLab, recipe: Path) -> None:
 def test_a_bucket_that_does_not_exist(lab: RayLab, recipe: Path) -> None:
     told = refusal(lab, str(recipe), "--on", "ray", "--to", "s3://nowhere/sets")
     assert "s3://nowhere/sets" in told
-
-
-def test_no_node_on_the_drivers_machine(lab: RayLab, recipe: Path) -> None:
-    """A driver without ray:// must be on a machine of the cluster."""
-    told = refusal(lab, str(recipe), "--on", "ray", node=FOURTH)  # type: ignore[arg-type]
-    assert "No Ray cluster answers at" in told or "ray://" in told

@@ -125,8 +125,8 @@ def check_nodes(ray: ModuleType, needed: Sequence[Needed]) -> None:
     for node in alive_nodes(ray):
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         one = look.options(scheduling_strategy=here).remote([(n.where, n.size) for n in needed])
-        asked[node["NodeManagerAddress"]] = one
-    for address, answer in asked.items():
+        asked[node["NodeID"]] = node["NodeManagerAddress"], one
+    for name, (address, answer) in asked.items():
         try:
             theirs, problems = ray.get(answer, timeout=_ANSWER_S)
         except GetTimeoutError:
@@ -135,6 +135,8 @@ def check_nodes(ray: ModuleType, needed: Sequence[Needed]) -> None:
                 "at it with `ray status`, or take it out of the cluster"
             ) from None
         except RayError as error:
+            if name not in {node["NodeID"] for node in alive_nodes(ray)}:
+                continue  # it has died, which the cluster did not know yet
             raise PenstockError(_unusable(address, error)) from None
         if told := difference(versions(), theirs):
             raise PenstockError(version_message(address, told))
