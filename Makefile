@@ -8,7 +8,7 @@ KUBERNETES := .kubernetes
 SKY := .sky
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -20,7 +20,7 @@ test: $(VENV)/.dev
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm or ssh or kubernetes or sky)" --hypothesis-profile=random
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm or ssh or kubernetes or sky or ray)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
@@ -30,6 +30,11 @@ test-s3: $(VENV)/.dev
 # openssh-server and faketime (TIMES=20: so many examinations of healthy nodes).
 test-ssh: $(VENV)/.dev
 	$(BIN)/python -m pytest -m ssh -rs -s
+
+# Builds on a real Ray cluster of three nodes in network namespaces, with a real S3 server: needs root,
+# iproute2 and Ceph as above. Minutes.
+test-ray: $(VENV)/.dev
+	$(BIN)/python -m pytest -m ray tests/on_ray
 
 # MLflow's own client against its own server, in an environment of their own: minutes to install.
 test-mlflow: $(VENV)/.dev $(MLFLOW)/.made
@@ -108,6 +113,11 @@ bench-data: $(VENV)/.dev $(PEERS)/.made
 		"loader --peers $(PEERS)/bin/python" "build_memory" "remote"; do \
 		set -- $$one; echo; echo "== benchmarks/$$1.py"; shift; \
 		$(BIN)/python benchmarks/$${one%% *}.py "$$@" || exit 1; done
+
+# A build on such a Ray cluster beside a plain one: equal versions, documents per core, a killed worker
+# and a killed driver. DOCUMENTS=40000.
+bench-ray: $(VENV)/.dev
+	@$(BIN)/python benchmarks/ray_build.py $(if $(DOCUMENTS),--documents $(DOCUMENTS)) $(BENCH)
 
 # Speed of training on a GPU beside torchtitan, transformers and nanoGPT. The machine's own python3
 # with torch, transformers and this project's requirements; PEER_SOURCES holds `torchtitan/` as its

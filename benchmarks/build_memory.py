@@ -46,14 +46,14 @@ def sentences() -> list[str]:
     return sorted({b for b in blocks if 60 < len(b) < 600 and b[0].isupper() and b[-1] == "."})
 
 
-def write(folder: Path, documents: int) -> int:
+def write(folder: Path, documents: int, per_file: int = PER_FILE) -> int:
     """The corpus on disk; returns its bytes."""
     rng, known, size = random.Random(documents), sentences(), 0
     folder.mkdir()
     before: list[str] = []
-    for first in range(0, documents, PER_FILE):
+    for first in range(0, documents, per_file):
         with (folder / f"{first:09d}.jsonl").open("w") as file:
-            for number in range(first, min(first + PER_FILE, documents)):
+            for number in range(first, min(first + per_file, documents)):
                 if before and rng.random() < 0.1:
                     text = rng.choice(before) + " " + rng.choice(known)
                 else:

@@ -1,6 +1,7 @@
 """Atomic and synced file writes. Below every room, like `errors`."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,16 @@ from pathlib import Path
 from penstock.errors import PenstockError
 
 READABLE, PRIVATE = 0o666, 0o600  # modes of a new file, before the umask
+_PROCESS = secrets.token_hex(4)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+def process_name() -> str:
+    """Return a name that no other process has, for temporary files.
+
+    Machines that share a folder have processes with equal ids, and containers equal host names.
+    """
+    return f"{os.getpid()}-{_PROCESS}"
 
 
 def write_synced(path: Path, content: bytes, mode: int = READABLE) -> None:

@@ -42,11 +42,28 @@ def build(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; default: one a core.")
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLUSTER",
+            help="Build on a Ray cluster: ray (that of RAY_ADDRESS, or the one on this machine) or "
+            "ray://HOST:PORT.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="With --on: a URL such as s3://bucket/datasets, or a folder that all nodes share, "
+            "for the dataset and the files of the build.",
+        ),
+    ] = None,
     quiet: Quietly = False,
     json: Json = False,
 ) -> None:
     """Make a dataset from raw files. One that was interrupted goes on where it was."""
     output.outlive()
+    refuse_wrong_options(on, to, workers)
     from penstock.data.recipe.load import recipe_of
 
     made_of = recipe_of(recipe, overrides or [])
@@ -54,6 +71,7 @@ def build(
         build as engine,
     )  # numpy and more: after the recipe has been checked
     from penstock.data.build.progress import WarningsOnly
+    from penstock.data.store.object_path import place
     from penstock.watch.datasets.progress import BuildProgress
     from penstock.watch.datasets.screen import built
     from penstock.watch.datasets.summary import summarize
@@ -62,7 +80,15 @@ def build(
     try:
         with BuildProgress(RedactedConsole(stderr=json, highlight=False)) as progress:
             watcher = WarningsOnly() if quiet else progress
-            dataset = engine.build(made_of, workers=workers, watcher=watcher)
+            start = None
+            if on is not None:
+                from penstock.data.build.on_ray import start_on_ray
+
+                start = start_on_ray(on, watcher)
+            home = place(to) if to else None
+            dataset = engine.build(
+                made_of, workers=workers, watcher=watcher, home=home, start=start
+            )
     except KeyboardInterrupt:
         raise RunFailed(f"{made_of.name}: {INTERRUPTED}") from None
     summary = summarize(dataset)
@@ -219,6 +245,24 @@ def ls(json: List = False) -> None:
             f"no datasets in {datasets_home()}; `penstock data build RECIPE` makes one",
             markup=False,
             soft_wrap=True,
+        )
+
+
+def refuse_wrong_options(on: str | None, to: str | None, workers: int | None) -> None:
+    if on is None and to is not None:
+        raise PenstockError(
+            f"--to {to!r}: only builds on a cluster have it (--on). A dataset of this machine is "
+            "built in PENSTOCK_HOME; `penstock data copy` sends it on"
+        )
+    if to is not None and to.startswith(("http://", "https://")):
+        raise PenstockError(
+            f"--to {to!r}: a web server cannot be written to. Give an s3://, gs:// or az:// URL, "
+            "or a folder"
+        )
+    if on is not None and workers is not None:
+        raise PenstockError(
+            f"--workers {workers}: on a cluster its CPUs decide how many tasks run at a time; "
+            "leave it out"
         )
 
 

@@ -11,8 +11,8 @@ import pytest
 from build_corpus import text, write_corpus
 
 from penstock.data.build import build as build_module
-from penstock.data.build.build import _Build
 from penstock.data.build.open import open_dataset
+from penstock.data.build.pipeline import Pipeline
 from penstock.data.format.locate import datasets_home
 from penstock.errors import PenstockError
 
@@ -30,7 +30,7 @@ vocab = 300
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda sources: 1)
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus", files=2, documents=5)
 
@@ -39,8 +39,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what was really built."""
     done: list[str] = []
-    run = _Build.run
-    monkeypatch.setattr(_Build, "run", lambda self: done.append(self.recipe.name) or run(self))
+    run = Pipeline.run
+    monkeypatch.setattr(Pipeline, "run", lambda self: done.append(self.recipe.name) or run(self))
     return done
 
 

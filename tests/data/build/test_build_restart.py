@@ -79,10 +79,11 @@ def killed_at(corpus: Path, log: Path, file: int, moment: str) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         return target
 
-    def logged(self: Task) -> None:
-        run(self)
+    def logged(self: Task) -> int:
+        documents = run(self)
         with log.open("a") as lines:
             lines.write(f"{self.path}\n")
+        return documents
 
     Path.replace = dying  # type: ignore[method-assign]
     Task.run = logged  # type: ignore[method-assign]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.data.build import shards as module
 from penstock.data.build.parts import pack_rows, read_result
-from penstock.data.build.shards import shard_count, write_shard_of_range
+from penstock.data.build.shards import merge_tasks, shard_count, write_shard_of_range
 from penstock.data.format.columns import read_columns, write_columns
 from penstock.data.format.manifest import SHARDS, Shard
 from penstock.extras import extra
@@ -50,17 +51,34 @@ def write_part(path: Path, some: Documents, masked: bool) -> None:
 
 
 def shards_of(
-    folder: Path, some: Documents, parts: int, shards: int, packed: int = 0, masked: bool = False
+    folder: Path,
+    some: Documents,
+    parts: int,
+    shards: int,
+    packed: int = 0,
+    masked: bool = False,
+    merged_bytes: int = 0,
 ) -> list[Shard]:
+    """The shards; `merged_bytes` merges two parts at a time first."""
     paths = tuple(folder / f"part{part}" for part in range(parts))
     for part, path in enumerate(paths):
         write_part(path, some[part::parts], masked)
+    inputs = [paths] * shards
+    if merged_bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "MERGE_FROM", 1)
+            patch.setattr(module, "_MERGED_PARTS", 2)
+            patch.setattr(module, "_MERGED_BYTES", merged_bytes)
+            tasks, inputs = merge_tasks(paths, shards, 100, folder / "merged")
+        for task in tasks:
+            task.run()
     made = []
     for number in range(shards):
         task = folder / f"shard{number}"
-        write_columns(
-            task, write_shard_of_range(number, shards, paths, folder / SHARDS, packed, END)
+        description = write_shard_of_range(
+            number, shards, inputs[number], folder / SHARDS, packed, END
         )
+        write_columns(task, description)
         if found := read_result(task):
             made.append(Shard(**found))
     return made
@@ -98,6 +116,29 @@ def test_every_document_once_and_in_order(
             assert one[-1] == END
             found.append((key, one[:-1].tolist()))
     assert found == sorted(some)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    documents,
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.sampled_from([0, 5]),
+    st.booleans(),
+    st.sampled_from([1, 20, 50]),
+)
+def test_merged_parts_give_the_same_shards(
+    tmp_path_factory,
+    some: Documents,
+    parts: int,
+    shards: int,
+    packed: int,
+    masked: bool,
+    merged_bytes: int,
+) -> None:
+    plain, merged = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("merged")
+    expected = shards_of(plain, some, parts, shards, packed, masked)
+    assert shards_of(merged, some, parts, shards, packed, masked, merged_bytes) == expected
 
 
 @settings(max_examples=30, deadline=None)

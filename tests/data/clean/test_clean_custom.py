@@ -30,7 +30,7 @@ def keep(text, row):
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda sources: 1)
     monkeypatch.chdir(tmp_path)
     rows = [{"text": text, "n": n} for n, text in enumerate(PAGES)]
     Path("pages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

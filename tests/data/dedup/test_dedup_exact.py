@@ -136,7 +136,7 @@ def test_both_halves_of_the_key_count(tmp_path: Path) -> None:
     lows = np.array([[1, 2, 1, 1]], np.uint64)
     write_columns(tmp_path / "0", spill_columns(highs, np.zeros(4), lows))
     write_columns(tmp_path / "1", spill_columns(highs[:, :2], np.zeros(2), lows[:, :2]))
-    members, firsts = find_groups(SpilledParts.open([tmp_path / "0", tmp_path / "1"]), 0, 0, 1)
+    members, firsts, _ = find_groups(SpilledParts.open([tmp_path / "0", tmp_path / "1"]), 0, 0, 1)
     assert members.tolist() == [0, 2, 4, 1, 5]
     assert firsts.tolist() == [0, 3]
 

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.dedup import near as module
+from penstock.data.dedup import runs
 from penstock.data.dedup.groups import SpilledParts
-from penstock.data.dedup.near import cluster_labels, find_near_copies, join_copies, spill_bands
+from penstock.data.dedup.near import find_near_copies, join_copies, spill_bands
 from penstock.data.dedup.signatures import MinHash, band_keys, compute_signatures
 from penstock.data.dedup.stages import Removed
 from penstock.data.format.columns import write_columns
+from penstock.data.store.object_path import ObjectPath
 
 CONFIG = MinHash(words=1, bands=4, rows=2)
 
@@ -100,15 +102,38 @@ CORPUS = st.lists(st.lists(st.tuples(WORDS, SCORES), max_size=6), max_size=4).ma
 
 
 @settings(max_examples=25, deadline=None)
-@given(CORPUS, st.sampled_from([1, 3, 1 << 20]), st.sampled_from([0.0, 0.6, 1.0]))
+@given(
+    CORPUS,
+    st.sampled_from([1, 3, 1 << 20]),
+    st.sampled_from([0.0, 0.6, 1.0]),
+    st.sampled_from([2, 1 << 20]),
+    st.booleans(),
+    st.booleans(),
+)
 def test_near_copies_equal_a_brute_force_search(
-    tmp_path_factory: object, corpus: Corpus, slice_items: int, agree: float
+    tmp_path_factory: pytest.TempPathFactory,
+    corpus: Corpus,
+    slice_items: int,
+    agree: float,
+    join_items: int,
+    objects: bool,
+    merged: bool,
 ) -> None:
-    folder = tmp_path_factory.mktemp("near")  # type: ignore[attr-defined]
+    """Joined by one task or by many, in a folder or in an object store, merged first or not."""
+    folder = tmp_path_factory.mktemp("near")
     config = replace(CONFIG, agree=agree)
-    files = find_near_copies(
-        folder, "x", len(corpus.parts), corpus, config, slice_items=slice_items
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "RUNS_FROM", 1 if merged else 1 << 20)
+        patch.setattr(runs, "RUN_PARTS", 2)
+        files = find_near_copies(
+            ObjectPath(f"file://{folder}") if objects else folder,
+            "x",
+            len(corpus.parts),
+            corpus,
+            config,
+            slice_items=slice_items,
+            join_items=join_items,
+        )
     assert told(files) == by_hand(corpus, config)
 
 
@@ -174,22 +199,3 @@ def test_workers_slices_and_parts_change_nothing(tmp_path: Path) -> None:
     expected = {cuts[n]: cuts[kept] for (_, n), (_, kept) in told(whole).items()}
     assert told(sorted((tmp_path / "2" / "removed").iterdir())) == expected
     assert expected
-
-
-@settings(max_examples=80)
-@given(st.data())
-def test_labels_are_the_smallest_item_of_the_cluster(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 14))
-    edge = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
-    lists = data.draw(st.lists(st.lists(edge, max_size=8), max_size=3))
-    files = [
-        (np.array([a for a, _ in one], np.int64), np.array([b for _, b in one], np.int64))
-        for one in lists
-    ]
-    before = module._EDGES
-    module._EDGES = data.draw(st.sampled_from([1, 3, before]))
-    try:
-        found = cluster_labels(count, files)
-    finally:
-        module._EDGES = before
-    assert found.tolist() == clusters(count, [edge for one in lists for edge in one])

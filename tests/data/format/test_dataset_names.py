@@ -29,7 +29,7 @@ sequence = 64
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(build_module, "default_workers", lambda: 1)
+    monkeypatch.setattr(build_module, "default_workers", lambda sources: 1)
     monkeypatch.chdir(tmp_path)
 
 

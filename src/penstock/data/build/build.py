@@ -6,71 +6,67 @@ version depends on content and recipe alone: not on paths, time, workers or mach
 """
 
 import os
-import shutil
-import time
-from collections import Counter
-from dataclasses import asdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from penstock.data.build.checks import refuse_unbuildable
-from penstock.data.build.clean import CleanSettings, clean_part
-from penstock.data.build.dedup import RemainingTexts, decontaminate, deduplicate, part_path
-from penstock.data.build.examples import learn_labels, read_evaluations
 from penstock.data.build.listing import BuildSource, build_key, list_sources
 from penstock.data.build.open import build_lock, find_built_for_key, remember_built
-from penstock.data.build.parts import read_result, read_texts, result_columns
-from penstock.data.build.progress import WARNING, BuildWatcher, SilentWatcher
-from penstock.data.build.publish import is_whole, publish
-from penstock.data.build.read import (
-    RawPart,
-    ReadResult,
-    SourceTotals,
-    combine_reads,
-    read_tasks,
-    rejected_records,
-)
-from penstock.data.build.rejected import loss_warning
-from penstock.data.build.shards import shard_count, write_shard_of_range
-from penstock.data.build.stage import StageRunner, total_tally
-from penstock.data.build.summary import BuildSummary, filters_note, no_documents_message
-from penstock.data.build.tally import DocumentTally
-from penstock.data.build.tokenizer import (
-    TRAIN,
-    check_template,
-    load_named,
-    tokenizer_json,
-    train_from_texts,
-)
-from penstock.data.build.tokens import EncodeSettings, tokenize_part
+from penstock.data.build.pipeline import Pipeline
+from penstock.data.build.progress import BuildWatcher, SilentWatcher
+from penstock.data.build.stage import StageRunner
 from penstock.data.clean import custom
-from penstock.data.format.columns import write_columns
 from penstock.data.format.locate import built_versions, datasets_home
-from penstock.data.format.manifest import SHARDS, Json, Shard
 from penstock.data.read.dataset import Dataset
 from penstock.data.recipe.recipe import Recipe
-from penstock.data.tokenize.special import read_special
-from penstock.data.workers.pool import Task, WorkerPool
-from penstock.errors import PenstockError
+from penstock.data.store.object_path import ObjectPath, location, remove_tree
+from penstock.data.workers.pool import Executor, WorkerPool
 
 WORK = ".building-"  # prefix of work folders
 PART_BYTES = 16 << 20  # text in a part, which holds at least one document
-WARNINGS = 3  # shown per source
-_FAST_FROM_BYTES = 16 << 20  # for less text, trying a fast tokenizer takes longer than it saves
-_WORKER_BYTES = 400 << 20  # memory that a worker may need
+LARGEST_PART_BYTES = 256 << 20  # of sets so large that there would be more than MOST_PARTS
+MOST_PARTS = 1 << 15
+_WORKER_BYTES = 400 << 20  # memory that a worker may need with the smallest parts
 _MEMORY_BYTES = 4 << 30  # memory that a build may need
 
+# Starts what runs the tasks of a build on these sources, in this work folder.
+Start = Callable[[tuple[BuildSource, ...], Path], AbstractContextManager[Executor]]
 
-def default_workers() -> int:
+
+def part_bytes(sources: tuple[BuildSource, ...]) -> int:
+    """Return the size of parts: larger ones for large sets, whose parts are read by many tasks."""
+    total = sum(one.bytes for source in sources for one in source.files)
+    return max(PART_BYTES, min(LARGEST_PART_BYTES, total // MOST_PARTS))
+
+
+def worker_bytes(sources: tuple[BuildSource, ...]) -> int:
+    """Return the memory that a worker may need."""
+    return _WORKER_BYTES + 4 * max(0, part_bytes(sources) - (16 << 20))
+
+
+def default_workers(sources: tuple[BuildSource, ...]) -> int:
     """Return one worker per core, as long as they fit into the memory of a build."""
-    return max(1, min(len(os.sched_getaffinity(0)), _MEMORY_BYTES // _WORKER_BYTES))
+    return max(1, min(len(os.sched_getaffinity(0)), _MEMORY_BYTES // worker_bytes(sources)))
 
 
 def build(
-    recipe: Recipe, *, workers: int | None = None, watcher: BuildWatcher | None = None
+    recipe: Recipe,
+    *,
+    workers: int | None = None,
+    watcher: BuildWatcher | None = None,
+    home: Path | None = None,
+    start: Start | None = None,
 ) -> Dataset:
-    """Return the dataset of a recipe; build it unless it exists and its sources are unchanged."""
+    """Return the dataset of a recipe; build it unless it exists and its sources are unchanged.
+
+    `start` starts other workers than processes of this machine, which must see `home`.
+    """
     watcher = watcher or SilentWatcher()
-    home = datasets_home()
+    home = home or datasets_home()
+    if not isinstance(home, ObjectPath):
+        home = home.absolute()  # workers of a cluster have other current folders
+    start = start or (lambda sources, work: WorkerPool(workers or default_workers(sources)))
     sources = list_sources(recipe)
     key = build_key(recipe, sources)
     work = home / f"{WORK}{recipe.name}@{key}"
@@ -84,277 +80,22 @@ def build(
     def waiting(what: str, done: int, total: int) -> None:
         watcher.note(f"{recipe.name}: {what}")
 
-    with build_lock(home, recipe.name, waiting):
-        # Another process may have built it while this one waited.
-        dataset = find_built_for_key(home, recipe.name, key)
-        if dataset is None:
-            before = built_versions(home, recipe.name)
-            with WorkerPool(workers or default_workers()) as pool:
-                folder = _Build(recipe, sources, home, work, StageRunner(pool, watcher)).run()
-            dataset = Dataset.open(folder)
-            if before and dataset.version not in before:
-                there = ", ".join(f"{recipe.name}@{item}" for item in before[:3])
-                watcher.note(f"{dataset.id} is new: sources or recipe are not those of {there}")
-            remember_built(home, recipe.name, key, dataset.version)
-        for left in home.glob(f"{WORK}{recipe.name}@*"):
-            shutil.rmtree(left)
+    # A lock needs a folder. `RayPool` has one of its own.
+    with nullcontext() if isinstance(home, ObjectPath) else build_lock(home, recipe.name, waiting):
+        with start(sources, work) as executor:
+            # Another process may have built it while this one waited.
+            dataset = find_built_for_key(home, recipe.name, key)
+            if dataset is None:
+                before = built_versions(home, recipe.name)
+                stages = StageRunner(executor, watcher)
+                size = part_bytes(sources)
+                folder = Pipeline(recipe, sources, home, work, stages, size).run()
+                dataset = Dataset.open(location(folder))
+                if before and dataset.version not in before:
+                    there = ", ".join(f"{recipe.name}@{item}" for item in before[:3])
+                    watcher.note(f"{dataset.id} is new: sources or recipe are not those of {there}")
+                remember_built(home, recipe.name, key, dataset.version)
+            for left in list(home.iterdir()):
+                if left.name.startswith(f"{WORK}{recipe.name}@"):
+                    remove_tree(left)
         return dataset
-
-
-class _Build:
-    """One build: the stages in order, each skipped if its results are in the work folder."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        sources: tuple[BuildSource, ...],
-        home: Path,
-        work: Path,
-        stages: StageRunner,
-    ) -> None:
-        self.recipe, self.sources, self.home, self.work = recipe, sources, home, work
-        self.stages = stages
-        self.started = time.monotonic()
-        self.read_tasks = read_tasks(sources, work, PART_BYTES)
-
-    def run(self) -> Path:
-        for left in self.work.rglob(".writing-*"):
-            left.unlink()
-        self.prepare()
-        reads = self.read()
-        clean = self.clean(reads)
-        tokens = self.tokens(reads, clean)
-        shards = self.shards(reads, clean, tokens)
-        tokenizer = tokenizer_json(self.work / "tokenizer")
-        results = BuildSummary(
-            self.recipe, self.sources, reads, clean, tokens, shards, tokenizer, self.work
-        )
-        manifest = results.manifest()
-        published = (self.home / f"{manifest.name}@{manifest.version}").is_dir()
-        if not published and not is_whole(self.work / "dataset", manifest):
-            # It was published and then deleted, but the work folder was not: do all of it again.
-            shutil.rmtree(self.work)
-            return self.run()
-        self.stages.pool.close()  # the memory of workers is known when they have ended
-        seconds = time.monotonic() - self.started
-        return publish(
-            self.home,
-            self.work / "dataset",
-            manifest,
-            tokenizer,
-            results.record(manifest, self.stages, seconds).to_json(),
-            rejected_records(self.read_tasks, self.sources),
-        )
-
-    def prepare(self) -> None:
-        """Load what the recipe names besides its sources, first: a wrong path must fail early."""
-        recipe = self.recipe
-        if recipe.label.good:
-            self._once("train classifier", Task(self.work / "classifier", learn_labels, (recipe,)))
-        if recipe.decontaminate.against:
-            runs = Task(self.work / "evaluations", read_evaluations, (recipe,))
-            self._once("read evaluations", runs)
-            _, shortest, _, skipped = read_result(runs.path)
-            for name, texts in skipped.items():
-                if texts:
-                    self.stages.watcher.note(
-                        f"evaluation {name}: {texts} texts of fewer than {shortest} words are not "
-                        "searched for"
-                    )
-        if recipe.tokens.tokenizer != TRAIN:
-            self._once("load tokenizer", Task(self.work / "tokenizer", load_named, (recipe,)))
-        check_template(recipe, self.work / "tokenizer")
-
-    def read(self) -> ReadResult:
-        recipe = self.recipe
-        as_they_are = recipe.clean.preset == "none" and not recipe.dedup.documents
-        if as_they_are and any(item.is_chat for item in recipe.source):
-            self.stages.watcher.note(
-                f"{recipe.name}: conversations are used as they are; copies and personal data stay"
-            )
-        if note := filters_note(recipe):
-            self.stages.watcher.note(f"{recipe.name}: {note}")
-        summary = self.work / "stages" / "read"
-        if not summary.exists():
-            tasks = [task for _, task in self.read_tasks]
-            self.stages.run(
-                "read", tasks, None, lambda path: sum(n for n, _ in read_result(path)["parts"])
-            )
-            reads = combine_reads(self.read_tasks, self.sources)
-            parts = [
-                [item.path.name, item.source, item.documents, item.bytes] for item in reads.parts
-            ]
-            totals = [asdict(source) for source in reads.sources]
-            write_columns(summary, result_columns({"parts": parts, "sources": totals}))
-        stored = read_result(summary)
-        reads = ReadResult(
-            tuple(RawPart(self.work / "raw" / part[0], *part[1:]) for part in stored["parts"]),
-            tuple(SourceTotals(**source) for source in stored["sources"]),
-        )
-        self._warn(reads)
-        return reads
-
-    def _warn(self, reads: ReadResult) -> None:
-        """Warn about files that gave no document; nothing in a file stops a build."""
-        for source, read in zip(self.sources, reads.sources, strict=True):
-            for what in read.warnings[:WARNINGS]:
-                self.stages.watcher.note(f"{WARNING}{source.label}: {what}")
-            if (more := len(read.warnings) - WARNINGS) > 0:
-                self.stages.watcher.note(f"{WARNING}{source.label}: {more} more such files")
-            if lost := loss_warning(read.documents, read.rejected, source.where):
-                self.stages.watcher.note(f"{WARNING}{source.label}: {lost}")
-            if not read.documents:
-                self.stages.watcher.note(f"{WARNING}{source.label}: the source gave no document")
-
-    def _first_aside(self) -> dict[str, Json] | None:
-        return next(rejected_records(self.read_tasks, self.sources), None)
-
-    def clean(self, reads: ReadResult) -> DocumentTally:
-        recipe, summary = self.recipe, self.work / "stages" / "clean"
-        if not summary.exists():
-            learned = self.work / "classifier" if recipe.label.good else None
-            labels = tuple(source.label for source in self.sources)
-            settings = CleanSettings(recipe.cleaning(), recipe.label.config(), learned, labels)
-            paths = self._parts("clean", len(reads.parts))
-            tasks = [
-                Task(path, clean_part, (raw.path, raw.source, settings), raw.bytes)
-                for path, raw in zip(paths, reads.parts, strict=True)
-            ]
-            documents = sum(raw.documents for raw in reads.parts)
-            self.stages.run("clean", tasks, documents, _documents)
-            total = total_tally([task.path for task in tasks])
-            write_columns(summary, result_columns(total.to_json()))
-        shutil.rmtree(self.work / "raw", ignore_errors=True)
-        return DocumentTally.from_json(read_result(summary))
-
-    def tokens(self, reads: ReadResult, clean: DocumentTally) -> DocumentTally:
-        recipe, summary = self.recipe, self.work / "stages" / "tokens"
-        if not summary.exists():
-            if not clean.kept:
-                raise PenstockError(
-                    no_documents_message(recipe, reads, clean, {}, self._first_aside())
-                )
-            kept = self._removals(reads, clean)
-            if recipe.tokens.tokenizer == TRAIN:
-                self._refuse_nothing(reads, clean, kept)
-                texts = (recipe, kept, len(reads.parts))
-                self._once(
-                    "train tokenizer", Task(self.work / "tokenizer", train_from_texts, texts)
-                )
-            copies = recipe.label.config().copies
-            loss = recipe.tokens.loss if any(item.is_chat for item in recipe.source) else None
-            size = sum(raw.bytes for raw in reads.parts)
-            settings = EncodeSettings(
-                kept,
-                self.work / "tokenizer",
-                copies,
-                loss,
-                size < _FAST_FROM_BYTES,
-                pair_sequence=recipe.tokens.pack if recipe.pairs else 0,
-            )
-            paths = self._parts("tokens", len(reads.parts))
-            tasks = [
-                Task(paths[place], tokenize_part, (place, self._names(raw), settings), raw.bytes)
-                for place, raw in enumerate(reads.parts)
-            ]
-            self.stages.run("tokenize", tasks, clean.kept, _documents)
-            total = total_tally([task.path for task in tasks])
-            write_columns(summary, result_columns(total.to_json()))
-        for folder in ("clean", "dedup", "decontaminate"):
-            shutil.rmtree(self.work / folder, ignore_errors=True)
-        return DocumentTally.from_json(read_result(summary))
-
-    def _refuse_nothing(
-        self, reads: ReadResult, clean: DocumentTally, kept: RemainingTexts
-    ) -> None:
-        """Refuse to train a tokenizer on no text, and say where the text went."""
-        parts = range(len(reads.parts))
-        if any(text for part in parts for text in kept(part)[0]):
-            return
-        reasons: Counter[str] = Counter()
-        for part in parts:
-            texts, _ = read_texts(part_path(kept.clean, part))
-            reasons.update(why for why, _ in kept.apply(part, texts)[1].values())
-        raise PenstockError(no_documents_message(self.recipe, reads, clean, reasons, None))
-
-    def shards(
-        self, reads: ReadResult, clean: DocumentTally, tokens: DocumentTally
-    ) -> tuple[Shard, ...]:
-        recipe, summary = self.recipe, self.work / "stages" / "shards"
-        if not summary.exists():
-            if not tokens.kept:
-                raise PenstockError(
-                    no_documents_message(recipe, reads, clean, tokens.of("reasons"), None)
-                )
-            parts = self._parts("tokens", len(reads.parts))
-            tokenizer = tokenizer_json(self.work / "tokenizer")
-            size = tokens.of("stored")["bytes"]
-            count = shard_count(size, recipe.shards.size)
-            end = read_special(tokenizer).end_id
-            folder = self.work / "dataset" / SHARDS
-            # Each pair fills one bin: both of its sequences.
-            pack = recipe.tokens.pack * (2 if recipe.pairs else 1)
-            tasks = [
-                Task(
-                    path,
-                    write_shard_of_range,
-                    (number, count, parts, folder, pack, end),
-                    size // count,
-                )
-                for number, path in enumerate(self._parts("shard", count))
-            ]
-            self.stages.run("shard", tasks, tokens.kept, _shard_documents)
-            made = [shard for task in tasks if (shard := _shard(task.path))]
-            write_columns(summary, result_columns([asdict(shard) for shard in made]))
-        shutil.rmtree(self.work / "tokens", ignore_errors=True)
-        return tuple(Shard(**item) for item in read_result(summary))
-
-    def _removals(self, reads: ReadResult, clean: DocumentTally) -> RemainingTexts:
-        recipe, parts = self.recipe, len(reads.parts)
-        kept = RemainingTexts(self.work / "clean")
-        size = sum(raw.bytes for raw in reads.parts)
-        dedup = recipe.dedup
-        config = dedup.documents_config(), dedup.lines_config(), dedup.near_config()
-        if any(config):
-            with self.stages.timed("deduplicate"):
-                tell = self.stages.progress("deduplicate", size, clean.kept)
-                folder = self.work / "dedup"
-                kept = deduplicate(
-                    folder, self.work.name, parts, kept, config, self.stages.pool, tell
-                )
-        if recipe.decontaminate.against:
-            runs = self.work / "evaluations"
-            with self.stages.timed("decontaminate"):
-                tell = self.stages.progress("decontaminate", size, clean.kept)
-                folder = self.work / "decontaminate"
-                kept = decontaminate(folder, parts, kept, runs, self.stages.pool, tell)
-        return kept
-
-    def _names(self, raw: RawPart) -> tuple[str, str]:
-        """Return the names of a part's source: the label for people, and the key in the dataset."""
-        source = self.sources[raw.source]
-        return source.label, source.key
-
-    def _once(self, name: str, task: Task) -> None:
-        """Run a single task in this process."""
-        with self.stages.timed(name):
-            if not task.path.exists():
-                self.stages.watcher.stage(name, task.bytes, None)
-                task.run()
-
-    def _parts(self, stage: str, count: int) -> tuple[Path, ...]:
-        return tuple(part_path(self.work / stage, place) for place in range(count))
-
-
-def _documents(path: Path) -> int:
-    return int(read_result(path)["documents"])
-
-
-def _shard(path: Path) -> Shard | None:
-    reads = read_result(path)
-    return Shard(**reads) if reads else None
-
-
-def _shard_documents(path: Path) -> int:
-    shard = _shard(path)
-    return shard.documents if shard else 0

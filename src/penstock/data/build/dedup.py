@@ -22,7 +22,7 @@ from penstock.data.dedup.signatures import MinHash
 from penstock.data.dedup.stages import Removed
 from penstock.data.format.columns import Columns, read_columns
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Task, WorkerPool, run_stage
+from penstock.data.workers.pool import Executor, Task, run_stage
 
 COPY, NEAR, LINES_ONLY = "copy", "near copy", "only lines of others"
 EVALUATION = "in evaluation "  # prefix of the reasons of documents with evaluation texts
@@ -89,7 +89,7 @@ def deduplicate(
     parts: int,
     kept: RemainingTexts,
     config: tuple[ExactDocuments | None, ExactLines | None, MinHash | None],
-    pool: WorkerPool,
+    pool: Executor,
     progress: Progress,
 ) -> RemainingTexts:
     """Run the steps that are on; return the texts that remain."""
@@ -109,7 +109,7 @@ def deduplicate(
 
 
 def decontaminate(
-    folder: Path, parts: int, kept: RemainingTexts, runs: Path, pool: WorkerPool, progress: Progress
+    folder: Path, parts: int, kept: RemainingTexts, runs: Path, pool: Executor, progress: Progress
 ) -> RemainingTexts:
     """Find documents with evaluation texts; `runs` is the file of `evaluation_runs`."""
     found = folder / "found"

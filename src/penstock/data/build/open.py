@@ -19,12 +19,14 @@ from typing import TextIO
 from blake3 import blake3
 
 from penstock.data.build import stdlib
+from penstock.data.build.publish import is_published
 from penstock.data.format.locate import datasets_home, locate_dataset
 from penstock.data.format.manifest import FORMAT, fetch_manifest
 from penstock.data.format.types import Progress
 from penstock.data.format.writer import unfinished_prefix
 from penstock.data.read.dataset import Dataset
 from penstock.data.read.open import PlanEntry, cache_environment, open_planned
+from penstock.data.store.object_path import ObjectPath
 from penstock.data.store.objects import PATIENCE_S
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
@@ -123,6 +125,8 @@ def _lock(lock: TextIO, progress: Progress | None) -> None:
 
 def open_built(folder: Path) -> Dataset:
     """Open a built dataset; in the home, refuse a folder whose name is not its dataset's."""
+    if isinstance(folder, ObjectPath):
+        return Dataset.open(folder.url)
     dataset = Dataset.open(folder)
     if folder.parent == datasets_home() and dataset.id != folder.name:
         raise PenstockError(
@@ -138,12 +142,16 @@ def find_built_for_key(home: Path, name: str, key: str) -> Dataset | None:
         found = f"{name}@{_pointer(home, name, key).read_text()}"
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return open_built(home / found) if (home / found).is_dir() else None
+    return open_built(home / found) if is_published(home / found) else None
 
 
 def remember_built(home: Path, name: str, key: str, version: str) -> None:
     """Store which version `name` gave for this key, for `find_built_for_key`."""
-    write_atomic(_pointer(home, name, key), version)
+    pointer = _pointer(home, name, key)
+    if isinstance(pointer, ObjectPath):
+        pointer.write_bytes(version.encode())
+    else:
+        write_atomic(pointer, version)
 
 
 def _pointer(home: Path, name: str, key: str) -> Path:

@@ -158,4 +158,9 @@ def result_columns(value: object) -> Columns:
 
 
 def read_result(path: Path) -> Any:
-    return json.loads(read_columns(path, "json")["json"].tobytes())
+    return result_of(read_columns(path, "json"))
+
+
+def result_of(columns: Columns) -> Any:
+    """Return the value that `result_columns` stored."""
+    return json.loads(columns["json"].tobytes())

@@ -18,6 +18,7 @@ from penstock.data.build.parts import (
     nested_deeper_than,
     read_result,
     result_columns,
+    result_of,
 )
 from penstock.data.format.columns import Columns, write_columns
 from penstock.data.format.manifest import Json
@@ -25,6 +26,7 @@ from penstock.data.sources.documents import Document, FileSummary, Rejected, sou
 from penstock.data.sources.messages import CONVERSATION_COLUMN, Conversation
 from penstock.data.sources.options import ReadOptions
 from penstock.data.sources.read import read_file
+from penstock.data.store.object_path import map_places
 from penstock.data.workers.pool import Task
 
 _ASIDE = 20  # records kept per reason and group
@@ -77,14 +79,15 @@ def read_tasks(
     for number, source in enumerate(sources):
         for group in source.groups(part_bytes):
             name = f"{len(tasks):06d}"
-            args = (group, source.options, source.key, str(folder / "raw" / name), part_bytes)
+            args = (group, source.options, source.key, folder / "raw" / name, part_bytes)
             size = sum(item.bytes for item in group)
-            tasks.append((number, Task(folder / "read" / name, read_files, args, size)))
+            task = Task(folder / "read" / name, read_files, args, size, _count_read)
+            tasks.append((number, task))
     return tasks
 
 
 def read_files(
-    group: tuple[SourceFile, ...], options: ReadOptions, key: str, parts_at: str, part_bytes: int
+    group: tuple[SourceFile, ...], options: ReadOptions, key: str, parts_at: Path, part_bytes: int
 ) -> Columns:
     """Read a group of files and write its raw parts; return what they hold."""
     parts = _PartWriter(parts_at, part_bytes, f"{key}/" if key else "")
@@ -110,6 +113,14 @@ def read_files(
     return result_columns(
         {"parts": parts.done, "seen": [asdict(item) for item in seen], "aside": aside}
     )
+
+
+def _count_read(columns: Columns) -> int:
+    return sum(documents for documents, _ in result_of(columns)["parts"])
+
+
+def _raw_part(group: Path, number: int) -> Path:
+    return group.with_name(f"{group.name}-{number:04d}")
 
 
 def find_no_document(
@@ -142,7 +153,7 @@ def find_no_document(
 class _PartWriter:
     """A writer of parts; each part has a bounded size on disk and in memory."""
 
-    def __init__(self, path: str, most_bytes: int, prefix: str) -> None:
+    def __init__(self, path: Path, most_bytes: int, prefix: str) -> None:
         self.done: list[tuple[int, int]] = []  # documents and bytes of text
         self._path, self._most_bytes, self._prefix = path, most_bytes, prefix
         self._waiting: list[tuple[Document, bytes]] = []
@@ -165,7 +176,7 @@ class _PartWriter:
             extras=[extras for _, extras in self._waiting],
             scores=np.zeros(len(self._waiting), np.int64),
         ).columns()
-        write_columns(Path(f"{self._path}-{len(self.done):04d}"), columns)
+        write_columns(_raw_part(self._path, len(self.done)), columns)
         self.done.append((len(self._waiting), len(columns["texts"])))
         self._waiting, self._bytes = [], 0
 
@@ -196,11 +207,12 @@ def combine_reads(tasks: list[tuple[int, Task]], sources: tuple[BuildSource, ...
     """Combine the results of the tasks in their order."""
     parts: list[RawPart] = []
     seen: list[list[FileSummary]] = [[] for _ in sources]
-    for number, task in tasks:
-        result = read_result(task.path)
+    paths = [task.path for _, task in tasks]
+    results = map_places(read_result, paths, paths[0] if paths else None)
+    for (number, task), result in zip(tasks, results, strict=True):
         raw = task.path.parent.parent / "raw"
         for place, (documents, size) in enumerate(result["parts"]):
-            path = raw / f"{task.path.name}-{place:04d}"
+            path = _raw_part(raw / task.path.name, place)
             parts.append(RawPart(path, number, documents, size))
         seen[number] += [FileSummary(**item) for item in result["seen"]]
     totals = [_total(source, mine) for source, mine in zip(sources, seen, strict=True)]
@@ -215,8 +227,10 @@ def rejected_records(
     for source in sources:
         for item in source.aside:
             yield {"source": source.label, **_readable(item)}
-    for number, task in tasks:
-        for record in read_result(task.path)["aside"]:
+    paths = [task.path for _, task in tasks]
+    results = map_places(read_result, paths, paths[0] if paths else None)
+    for (number, _), result in zip(tasks, results, strict=True):
+        for record in result["aside"]:
             shown[number, record["reason"]] += 1
             if shown[number, record["reason"]] <= 50 * _ASIDE:
                 yield {"source": sources[number].label, **record}

@@ -1,7 +1,7 @@
 """Runner of stages: runs their tasks, reports to the watcher, and measures times."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,8 @@ from penstock.data.build.parts import read_result
 from penstock.data.build.progress import BuildWatcher
 from penstock.data.build.tally import DocumentTally
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Task, WorkerPool
+from penstock.data.store.object_path import map_places
+from penstock.data.workers.pool import Executor, Task, missing_tasks
 
 
 @dataclass
@@ -24,9 +25,9 @@ class StageTime:
 
 @dataclass
 class StageRunner:
-    """The worker pool and the watcher of a build, with the times of its stages."""
+    """The executor and the watcher of a build, with the times of its stages."""
 
-    pool: WorkerPool
+    pool: Executor
     watcher: BuildWatcher
     clocks: dict[str, StageTime] = field(default_factory=dict)
 
@@ -39,16 +40,10 @@ class StageRunner:
         finally:
             clock.seconds += time.monotonic() - start
 
-    def run(
-        self,
-        name: str,
-        tasks: Sequence[Task],
-        documents: int | None,
-        documents_of: Callable[[Path], int],
-    ) -> None:
+    def run(self, name: str, tasks: Sequence[Task], documents: int | None) -> None:
         """Run the tasks whose files do not exist yet; return when all files exist."""
         with self.timed(name) as clock:
-            left = [task for task in tasks if not task.path.exists()]
+            left = missing_tasks(tasks)
             clock.tasks, clock.tasks_before = len(tasks), len(tasks) - len(left)
             if len(left) < len(tasks):
                 documents = None
@@ -56,8 +51,8 @@ class StageRunner:
                     f"{name}: {len(tasks) - len(left)} of {len(tasks)} tasks were done before"
                 )
             self.watcher.stage(name, sum(task.bytes for task in left), documents)
-            for task in self.pool.as_completed(left):
-                self.watcher.did(documents_of(task.path), task.bytes)
+            for task, done in self.pool.as_completed(left):
+                self.watcher.did(done, task.bytes)
 
     def progress(self, name: str, total_bytes: int, documents: int) -> Progress:
         """Return a `Progress` for work whose steps each pass over all documents."""
@@ -84,6 +79,6 @@ class StageRunner:
 def total_tally(paths: Sequence[Path]) -> DocumentTally:
     """Return the sum of what the tasks of a stage counted."""
     total = DocumentTally()
-    for path in paths:
-        total.add(DocumentTally.from_json(read_result(path)))
+    for result in map_places(read_result, paths, paths[0] if paths else None):
+        total.add(DocumentTally.from_json(result))
     return total

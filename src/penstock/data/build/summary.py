@@ -2,7 +2,6 @@
 
 import os
 import platform
-import resource
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from penstock.data.build.tokens import NOT_SELECTED
 from penstock.data.format.columns import read_columns
 from penstock.data.format.manifest import FORMAT, PAIRS_STAGE, Json, Manifest, Shard, dtype_for
 from penstock.data.recipe.recipe import Recipe
+from penstock.data.workers.pool import Executor
 
 _STEPS = 6  # named in a message
 CHAT = "chat."  # prefix of the reasons of conversations that cannot be learned from
@@ -114,7 +114,7 @@ class BuildSummary:
             dataset=f"{manifest.name}@{manifest.version}",
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 3),
-            machine=_machine(stages.pool.workers),
+            machine=_machine(stages.pool),
             sources=self._sources(),
             stages=self._stages(stages.clocks),
             changes=self.clean.of("changes"),
@@ -308,13 +308,12 @@ def _samples(tally: DocumentTally) -> dict[str, list[SampleDocument]]:
     return {reason: [sample for _, sample in some] for reason, some in tally.samples.items()}
 
 
-def _machine(workers: int) -> BuildMachine:
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+def _machine(pool: Executor) -> BuildMachine:
     return BuildMachine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         cores=len(os.sched_getaffinity(0)),
-        workers=workers,
-        memory_bytes=max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024,
+        workers=pool.workers,
+        memory_bytes=pool.memory_bytes,
     )

@@ -3,6 +3,7 @@
 It is a file of the work folder like any other result; each process that needs it loads it once.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.data.build.dedup import RemainingTexts
-from penstock.data.build.parts import result_columns
+from penstock.data.build.parts import pack_rows, result_columns, unpack_rows
 from penstock.data.chat.encode import ChatEncoder, Loss
 from penstock.data.chat.template import DEFAULT_TEMPLATE, ChatTemplate
 from penstock.data.format.columns import Columns, read_columns
@@ -26,7 +27,7 @@ from penstock.data.tokenize.special import (
     with_special,
 )
 from penstock.data.tokenize.tokenizer import load_engine, vocabulary_size
-from penstock.data.tokenize.train import train_tokenizer
+from penstock.data.tokenize.train import MOST_HASH, SAMPLE_BYTES, TextSample, train_tokenizer
 from penstock.errors import PenstockError
 
 TRAIN = "train"  # value of `tokens.tokenizer` that trains a tokenizer on the dataset
@@ -54,8 +55,40 @@ def load_chat(path: Path, loss: Loss, plain: bool) -> ChatEncoder:
 
 def train_from_texts(recipe: Recipe, texts: RemainingTexts, parts: int) -> Columns:
     """Train a tokenizer on the remaining documents."""
-    remaining = (text for part in range(parts) for text in texts(part)[0] if text)
-    content = train_tokenizer(remaining, recipe.tokens.vocab)
+    return _train(recipe, (text for part in range(parts) for text in texts(part)[0] if text))
+
+
+def sample_parts(parts: tuple[int, ...], texts: RemainingTexts, most_hash: int) -> Columns:
+    """Return the documents of some parts that may be in the sample that trains a tokenizer."""
+    sample = TextSample(SAMPLE_BYTES, most_hash)
+    for part in parts:
+        sample.add(texts(part)[0])
+    packed = pack_rows("texts", [text.encode() for text in sample.texts()])
+    return {**packed, **result_columns(len(packed["texts"]))}
+
+
+def sample_limit(text_bytes: int) -> int:
+    """Return a hash below which so much text has about four times what the sample needs."""
+    return min(MOST_HASH, 4 * SAMPLE_BYTES * MOST_HASH // max(1, text_bytes))
+
+
+def wider_limit(most_hash: int, found_bytes: int) -> int | None:
+    """Return a limit to sample again with; None if the texts found are the whole sample."""
+    if most_hash == MOST_HASH or found_bytes >= SAMPLE_BYTES:
+        return None
+    return min(MOST_HASH, 8 * most_hash)
+
+
+def train_from_samples(recipe: Recipe, samples: tuple[Path, ...]) -> Columns:
+    """Train a tokenizer on the samples of all parts."""
+    found = map(read_columns, samples)
+    return _train(
+        recipe, (str(row, "utf-8") for columns in found for row in unpack_rows(columns, "texts"))
+    )
+
+
+def _train(recipe: Recipe, texts: Iterable[str]) -> Columns:
+    content = train_tokenizer(texts, recipe.tokens.vocab, sample_bytes=SAMPLE_BYTES)
     template = read_template(recipe)
     if template is not None:
         content = with_special(content, replace(read_special(content), template=template))

@@ -27,7 +27,7 @@ from penstock.data.build.tally import KEPT, TEXT_CHARACTERS, DocumentTally
 from penstock.data.build.tokenizer import PartTokenizer, load_chat, load_part_tokenizer
 from penstock.data.chat.encode import EncodedConversation, Loss
 from penstock.data.chat.pairs import EncodedPair, encode_pairs
-from penstock.data.format.columns import Columns
+from penstock.data.format.columns import Columns, with_index
 from penstock.data.format.manifest import ANSWERS_CUT, PAIRS_STAGE
 from penstock.data.format.types import Tokens
 from penstock.data.label.scores import CopySteps, count_copies
@@ -190,7 +190,7 @@ def _in_order(
     if encoded.masks is not None:
         masks = [encoded.masks[owner] for owner in chosen]
         columns["mask"] = np.concatenate([np.empty(0, np.bool_), *masks])
-    return columns
+    return with_index(columns, "keys")
 
 
 def _row(part: DocumentPart, place: int, key: str) -> bytes:

@@ -19,14 +19,16 @@ from penstock.data.dedup.groups import (
     SpilledParts,
     find_groups,
     keep_best,
+    rank_scores,
     spill_columns,
 )
+from penstock.data.dedup.runs import merge_runs
 from penstock.data.dedup.stages import ReadPart, list_removed, read_part, run_per_part
 from penstock.data.dedup.words import U64, to_nfc
 from penstock.data.format.columns import Columns
 from penstock.data.format.manifest import Json
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Task, WorkerPool, run_stage, work_folder
+from penstock.data.workers.pool import Executor, Task, run_stage, work_folder
 
 REVISION = 1
 
@@ -55,7 +57,7 @@ def find_exact_copies(
     parts: int,
     read: ReadPart,
     config: ExactDocuments | ExactLines,
-    workers: int | WorkerPool = 1,
+    workers: int | Executor = 1,
     slice_items: int = SLICE_ITEMS,
     progress: Progress | None = None,
 ) -> list[Path]:
@@ -67,7 +69,7 @@ def find_exact_copies(
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
         keys = folder / "keys"
         paths = run_per_part("hash", keys, _hash_part, parts, (read, config), workers, progress)
-        spill = SpilledParts.open(paths)
+        spill = merge_runs(folder, SpilledParts.open(paths), 1, workers, progress)
         slices = spill.slice_count(slice_items)
         pairs = tuple(folder / "pairs" / f"{piece}-of-{slices}" for piece in range(slices))
         run_stage(
@@ -110,7 +112,7 @@ def _hash_part(part: int, read: ReadPart, config: ExactDocuments | ExactLines) -
     texts, scores = read_part(read, part)
     if isinstance(config, ExactDocuments):
         highs, lows = hash_texts([normalize(text) for text in texts])
-        return spill_columns(highs[None], scores, lows[None])
+        return spill_columns(highs[None], scores, lows[None], carried=rank_scores(scores))
     keys: list[str] = []
     documents: list[int] = []
     places: list[int] = []
@@ -124,15 +126,18 @@ def _hash_part(part: int, read: ReadPart, config: ExactDocuments | ExactLines) -
                     places.append(place)
     highs, lows = hash_texts(keys)
     owners = np.array(documents, np.uint32)
+    line_scores = rank_scores(scores[owners])
     return {
-        **spill_columns(highs[None], scores[owners], lows[None]),
+        **spill_columns(highs[None], line_scores, lows[None], carried=line_scores),
         "documents": owners,
         "lines": np.array(places, np.uint32),
     }
 
 
 def _find_pairs(parts: SpilledParts, piece: int, slices: int) -> Columns:
-    members, firsts = find_groups(parts, 0, piece, slices)
+    members, firsts, scores = find_groups(parts, 0, piece, slices)
     sizes = np.diff(np.append(firsts, len(members)))
     groups = np.repeat(np.arange(len(firsts)), sizes)
-    return keep_best(groups, members, parts.gather("scores", members))
+    if scores is None:  # there is no part
+        scores = np.empty(0)
+    return keep_best(groups, members, scores)

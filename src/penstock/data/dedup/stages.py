@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy.typing as npt
 
 from penstock.data.dedup.groups import SpilledParts
 from penstock.data.dedup.words import Int64
-from penstock.data.format.columns import Columns, read_columns
+from penstock.data.format.columns import ColumnFile, Columns, read_columns
 from penstock.data.format.types import Progress
-from penstock.data.workers.pool import Task, WorkerPool, run_stage
+from penstock.data.store.object_path import map_places
+from penstock.data.workers.pool import Executor, Task, run_stage
 from penstock.errors import PenstockError
 
 # Returns the texts of a part and their scores. Any process may call it, so it must be picklable and
@@ -37,7 +39,7 @@ def run_per_part(
     compute: Callable[..., Columns],
     parts: int,
     args: tuple[object, ...],
-    workers: int | WorkerPool,
+    workers: int | Executor,
     progress: Progress | None,
 ) -> list[Path]:
     """Run `compute(part, *args)` for each part, write one file each and return their paths."""
@@ -77,28 +79,33 @@ def list_removed(part: int, parts: SpilledParts, pairs: tuple[Path, ...]) -> Col
     Each file of pairs is sorted by the removed item, so only this part's range is read.
     """
     numbers, kept = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for path in pairs:
-        columns = read_columns(path)
-        first, last = np.searchsorted(columns["removed"], parts.offsets[part : part + 2])
-        numbers.append(columns["removed"][first:last].astype(np.int64))
-        kept.append(columns["kept"][first:last].astype(np.int64))
+    own = parts.offsets[part : part + 2]
+    find = partial(_find_removed, first=own[0], last=own[1])
+    for columns in map_places(find, pairs, parts.like):
+        numbers.append(columns["removed"].astype(np.int64))
+        kept.append(columns["kept"].astype(np.int64))
     removed_at, kept_at = np.concatenate(numbers), np.concatenate(kept)
     order = np.argsort(removed_at)
     removed_at, kept_at = removed_at[order] - parts.offsets[part], kept_at[order]
     kept_part = np.searchsorted(parts.offsets, kept_at, side="right") - 1
     kept_at -= np.asarray(parts.offsets)[kept_part]
-    own = read_columns(parts.paths[part])
-    if "documents" not in own:  # items are documents
+    mine = read_columns(parts.paths[part], "documents", "lines")
+    if "documents" not in mine:  # items are documents
         return {"documents": removed_at, "kept_part": kept_part, "kept_documents": kept_at}
     result: Columns = {
-        "documents": own["documents"][removed_at],
-        "lines": own["lines"][removed_at],
+        "documents": mine["documents"][removed_at],
+        "lines": mine["lines"][removed_at],
         "kept_part": kept_part,
     }
     for name in ("documents", "lines"):
         column = np.empty(len(kept_at), np.uint32)
         for other in np.unique(kept_part):
             in_other = kept_part == other
-            column[in_other] = read_columns(parts.paths[other])[name][kept_at[in_other]]
+            stored = read_columns(parts.paths[other], name)[name]
+            column[in_other] = stored[kept_at[in_other]]
         result[f"kept_{name}"] = column
     return result
+
+
+def _find_removed(pairs: Path, first: int, last: int) -> Columns:
+    return ColumnFile(pairs).find("removed", first, last, "kept")[1]

@@ -30,7 +30,7 @@ from penstock.data.format.manifest import (
 )
 from penstock.data.format.types import Tokens
 from penstock.errors import PenstockError
-from penstock.files import sync, write_synced
+from penstock.files import process_name, sync, write_synced
 
 SHARD_BYTES = 128 << 20
 UNFINISHED = ".writing-"  # prefix of files that are not complete yet
@@ -161,7 +161,7 @@ class _TokenShardWriter:
 
     def __init__(self, folder: Path, itemsize: int) -> None:
         self.bytes = 0
-        self._temporary = folder / f"{UNFINISHED}{os.getpid()}"
+        self._temporary = folder / f"{UNFINISHED}{process_name()}"
         self.file = self._temporary.open("wb")
         self._folder = folder
         self._itemsize = itemsize
@@ -209,5 +209,8 @@ class _TokenShardWriter:
 
 def _sidecar(folder: Path, kind: str, content: bytes) -> str:
     digest = blake3(content).hexdigest()
-    write_synced(folder / f"{digest}.{kind}", content)
+    # Renamed: two workers may write the same sidecar, and one may be killed while it writes.
+    temporary = folder / f"{UNFINISHED}{digest}.{process_name()}"
+    write_synced(temporary, content)
+    temporary.rename(folder / f"{digest}.{kind}")
     return digest

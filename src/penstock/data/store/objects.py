@@ -11,7 +11,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -110,6 +110,28 @@ class Store:
 
         return self._retry(name, once)
 
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> "list[memoryview]":
+        """Return several ranges of bytes [start, stop) of an object, fetched together."""
+        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+
+        def once(path: str) -> "list[memoryview]":
+            found = self._obstore.get_ranges(self._inner, path, starts=starts, ends=stops)
+            parts = [memoryview(part) for part in found]
+            if [len(part) for part in parts] != [stop - start for start, stop in ranges]:
+                raise FileNotFoundError(errno.ENODATA, "it is shorter than expected")
+            return parts
+
+        return self._retry(name, once)
+
+    def get_start(self, name: str, most_bytes: int) -> tuple[bytes, int]:
+        """Return the first bytes of an object that is not empty, and the size of all of it."""
+
+        def once(path: str) -> tuple[bytes, int]:
+            result = self._obstore.get(self._inner, path, options={"range": (0, most_bytes)})
+            return bytes(result.bytes()), int(result.meta["size"])
+
+        return self._retry(name, once)
+
     def head(self, name: str) -> ObjectInfo:
         return self._retry(name, lambda path: _info(self._obstore.head(self._inner, path), name))
 
@@ -125,6 +147,22 @@ class Store:
             return sorted(objects, key=lambda info: info.name.encode())
 
         return self._retry(prefix, once)
+
+    def list_folder(self, prefix: str = "") -> tuple[Sequence[str], Sequence[ObjectInfo]]:
+        """Return the folders and the objects directly below a folder, by their last names."""
+
+        def once(path: str) -> tuple[Sequence[str], Sequence[ObjectInfo]]:
+            found = self._obstore.list_with_delimiter(self._inner, path or None)
+            folders = [one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"]]
+            objects = [_info(one, one["path"].rpartition("/")[2]) for one in found["objects"]]
+            return folders, objects
+
+        return self._retry(prefix, once)
+
+    def copy(self, name: str, to: str) -> None:
+        """Copy an object inside the store; its bytes do not come here."""
+        target = f"{self._prefix}/{to}".strip("/")
+        self._retry(name, lambda path: self._obstore.copy(self._inner, path, target))
 
     def put(self, name: str, content: bytes | Path) -> None:
         self._retry(name, lambda path: self._obstore.put(self._inner, path, content))

@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 
 REVISION = 1  # raise it when the sample or the split changes
 SAMPLE_BYTES = 64 << 20
+MOST_HASH = (1 << 64) - 1
 ROLES = ("system", "user", "assistant", "tool")  # of the default chat template
 SPECIAL = [END, *(f"<|{role}|>" for role in ROLES)]
 MIN_VOCAB = 256 + len(SPECIAL)
@@ -40,10 +41,14 @@ SPLIT_PATTERN = "|".join(
 
 
 class TextSample:
-    """A sample of the texts with the smallest hashes that together reach `most_bytes`."""
+    """A sample of the texts with the smallest hashes that together reach `most_bytes`.
 
-    def __init__(self, most_bytes: int = SAMPLE_BYTES) -> None:
+    Texts with hashes above `most_hash` are not taken; they are not missed if the sample is full.
+    """
+
+    def __init__(self, most_bytes: int = SAMPLE_BYTES, most_hash: int = MOST_HASH) -> None:
         self._most_bytes = max(1, most_bytes)
+        self._most_hash = most_hash
         self._kept: list[tuple[int, str]] = []  # a heap: the largest hash, negated, on top
         self._bytes = 0
 
@@ -51,7 +56,9 @@ class TextSample:
         for text in filter(None, texts):
             head = text[:_DOCUMENT_CHARACTERS]
             content = head.encode()
-            heapq.heappush(self._kept, (-xxhash.xxh3_64_intdigest(content), head))
+            if (digest := xxhash.xxh3_64_intdigest(content)) > self._most_hash:
+                continue
+            heapq.heappush(self._kept, (-digest, head))
             self._bytes += len(content)
             while self._bytes - (size := len(self._kept[0][1].encode())) >= self._most_bytes:
                 heapq.heappop(self._kept)

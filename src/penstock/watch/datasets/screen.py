@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from penstock.data.build.record import SCORE_BIN, SampleDocument
+from penstock.data.format.locate import datasets_home
 from penstock.style import format_bytes, format_count, format_duration, plural
 from penstock.watch.datasets.dropped import DroppedDocuments
 from penstock.watch.datasets.find import ListedDataset
@@ -34,7 +36,8 @@ def screen(summary: DatasetSummary) -> RenderableType:
 
 def built(summary: DatasetSummary) -> RenderableType:
     """Return the view after a build: the result, and the next commands."""
-    name = summary.id if summary.where.endswith(summary.id) else summary.where
+    in_home = Path(summary.where) == datasets_home() / summary.id
+    name = summary.id if in_home else summary.where
     steps = [
         f"  penstock data show {name} --html report.html",
         f"  penstock data sample {name}",
