@@ -56,7 +56,9 @@ def drill(where: Path, number: int, faults: int, stops: int, overrides: list[str
     with training(file, []) as process:
         deadline = time.monotonic() + LIMIT_S
         while not folder.plan_file.exists():
-            assert time.monotonic() < deadline, process.communicate()
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                raise SystemExit(f"run {number} did not start: {process.communicate()[1]}")
             time.sleep(0.05)
         ranks = int(folder.read_plan()["ranks"])
         for fault in range(faults):
