@@ -66,8 +66,8 @@ class FlatLayout:
 
     def clear_gaps(self, flat: Tensor, part: int) -> None:
         """Set what lies between the tensors of a part to zero, in a vector of that part."""
-        first = self.parts[part].start
-        ends = [*[place.start for place in self.of(part)][1:], self.parts[part].stop]
-        for place, end in zip(self.of(part), ends, strict=True):
-            if place.stop < end:
-                flat[place.stop - first : end - first].zero_()
+        first, gap = self.parts[part].start, self.parts[part].stop
+        for place in reversed(list(self.of(part))):
+            if place.stop < gap:
+                flat[place.stop - first : gap - first].zero_()
+            gap = place.start

@@ -11,7 +11,7 @@ is then kept, on top of the new anchor.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -31,8 +31,9 @@ class Flight:
     """A part of the model whose difference is on its way."""
 
     sent: Tensor | None  # the weights whose difference was sent; None if nothing happens meanwhile
-    exchange: Exchange | None
-    mean: Tensor | None = None  # of all replicas' differences, once it is known
+    exchange: Exchange | None  # None: it is through
+    messages: list[Tensor] = field(default_factory=list)  # of all replicas, once they are here
+    mean: Tensor | None = None  # of their differences, once it is computed
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -93,16 +94,23 @@ class OuterStep:
         """Wait until the differences of all replicas are here."""
         flight = self.flights[part]
         if flight.exchange is not None:
-            flight.mean = self._mean(flight.exchange.wait(), part)
-            flight.exchange = None
+            flight.messages, flight.exchange = flight.exchange.wait(), None
+
+    @torch.no_grad()
+    def receive(self, part: int) -> Tensor:
+        """Return the mean of all replicas' differences of a part."""
+        self.wait(part)
+        flight = self.flights[part]
+        if flight.mean is None:
+            flight.mean, flight.messages = self._mean(flight.messages, part), []
+        return flight.mean
 
     @torch.no_grad()
     def finish(self, part: int) -> None:
         """Move the anchor of a part by the mean difference, and go on from there."""
-        self.wait(part)
+        mean = self.receive(part)
         flight, at = self.flights.pop(part), self.layout.parts[part]
-        assert flight.mean is not None
-        self.optimizer.step(self.anchor[at], self.velocity[at], flight.mean)
+        self.optimizer.step(self.anchor[at], self.velocity[at], mean)
         new = self.anchor[at]
         if flight.sent is not None:
             new = new + (self._inner(part) - flight.sent)
@@ -134,11 +142,12 @@ class OuterStep:
         count = at.stop - at.start
         heads = torch.stack([message[:size] for message in messages]).cpu().numpy()
         tokens = [HEADER.unpack(head.tobytes())[0] for head in heads]
-        total = torch.zeros(count, dtype=self.dtype, device=self.anchor.device)
         for replica, (message, own) in enumerate(zip(messages, tokens, strict=True)):
             if own < 0:
                 raise RunFailed(f"replica {replica}: sent a difference of {own} tokens")
             check_content(message[size:], self.codec, count, f"replica {replica}")
+        total = torch.zeros(count, dtype=self.dtype, device=self.anchor.device)
+        for message, own in zip(messages, tokens, strict=True):
             if own:
                 decoded = self.codec.decode(message[size:], count).to(self.dtype)
                 total.add_(decoded, alpha=own / sum(tokens))

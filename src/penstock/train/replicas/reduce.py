@@ -54,8 +54,8 @@ class ReplicaReducer:
 
     @property
     def alone(self) -> bool:
-        """Return whether there is only one replica."""
-        return self.world.size("replicate") == 1
+        """Return whether this replica sums its gradients with no other."""
+        return self.world.size("replicate") == 1 or self.world.apart
 
     def reduce(self, grads: Grads) -> Grads:
         """Return the gradients summed over replicas; the originals stay."""
@@ -110,7 +110,8 @@ class ReplicaReducer:
         requests: dict[str, bool],
         figures: Tensor | None = None,
     ) -> Vote:
-        """Sum the loss, the gradient norm and every rank's requests over all ranks, in one message.
+        """Sum the loss, the gradient norm and every rank's requests over all ranks that step
+        together, in one message.
 
         Reading it is the one place in a step where the host waits for the device.
         """
@@ -118,7 +119,7 @@ class ReplicaReducer:
         asked = asked.to(loss.device, non_blocking=True)
         parts = [torch.stack((loss.double(), squares.to(loss.device))), asked]
         parts += [] if figures is None else [figures.to(loss.device)]
-        total, square, *rest = self.world.sum_(torch.cat(parts)).tolist()
+        total, square, *rest = self.world.sum_together_(torch.cat(parts)).tolist()
         counts, measured = rest[: len(REQUESTS)], tuple(rest[len(REQUESTS) :])
         # A NaN has no square root in `math`; let it through so that the vote sees it.
         norm = square**0.5 if square >= 0 else float("nan")
