@@ -153,6 +153,8 @@ class OuterStep:
                 total.add_(decoded, alpha=own / sum(tokens))
         if not bool(total.isfinite().all()):
             self._blame(messages, count)
+        # A codec without a level for zero gives something there, which no checkpoint would keep.
+        self.layout.clear_gaps(total, part)
         return total
 
     def _blame(self, messages: list[Tensor], count: int) -> None:
