@@ -152,14 +152,15 @@ def test_check_for_programs(file):
 
 
 def test_check_shows_the_run_and_then_refuses_what_is_not_built(file):
-    result = CliRunner().invoke(app, ["check", str(file), "train.sync.local_steps=4"])
+    result = CliRunner().invoke(app, ["check", str(file), "dir=s3://bucket/runs"])
     assert isinstance(result.exception, NotYet)
     assert "llama-3m" in result.stdout
     assert "The file is right" not in result.stdout
-    result = CliRunner().invoke(app, ["check", str(file), "train.sync.local_steps=4", "--json"])
+    result = CliRunner().invoke(app, ["check", str(file), "dir=s3://bucket/runs", "--json"])
     answer = json.loads(result.stdout)
     assert answer["ok"] is False
-    assert answer["not_yet"] == ["train.sync.local_steps = 4: DiLoCo is not built yet; write 1"]
+    (line,) = answer["not_yet"]
+    assert line == 'dir = "s3://bucket/runs": a run at a URL is not built yet; write a folder'
 
 
 def test_check_shows_the_run_and_then_refuses_a_layout_that_cannot_be(file):

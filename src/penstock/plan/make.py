@@ -99,8 +99,6 @@ def not_counted(run: Run, job: Job) -> list[str]:
     sync, found = run.train.sync, []
     if sync.local_steps > 1:
         found.append(f"train.sync.local_steps = {sync.local_steps}")
-    if sync.compress not in ("none", "bf16"):
-        found.append(f'train.sync.compress = "{sync.compress}"')
     if run.train.optimizer != "adamw":
         found.append(f'train.optimizer = "{run.train.optimizer}" (its time, as adamw\'s)')
     notes = [f"not counted yet: {', '.join(found)}"] if found else []

@@ -69,12 +69,17 @@ def due(state: CheckpointState, every_steps: int | None, every_s: float | None) 
     return state.now_s - state.last_s >= every_s
 
 
-def interval_ends(every: Every | str, step: int, elapsed_s: float) -> bool:
-    """Return whether an interval of the run file ends with `step`; "never" has no end."""
+def interval_ends(
+    every: Every | str, step: int, elapsed_s: float, since: int | None = None
+) -> bool:
+    """Return whether an interval of the run file ends with `step`; "never" has no end.
+
+    With `since`: or with a step after that one, for what is looked at less often than every step.
+    """
     if not isinstance(every, Every):
         return False
     if every.steps is not None:
-        return step % every.steps == 0
+        return step // every.steps > (step - 1 if since is None else since) // every.steps
     return elapsed_s >= (every.seconds or 0.0)
 
 

@@ -1,9 +1,9 @@
 """Fingerprint of a run: a hash of everything that decides its numbers.
 
 Equal fingerprints train equal weights. Folder, machines, layout and guard do not count: every
-layout computes the same thing. A field that was left open counts by the value that was chosen for
-it, so that a later version with another rule is noticed. A preset counts by its shape, for the same
-reason.
+layout computes the same thing, but for the number of replicas that take local steps. A field that
+was left open counts by the value that was chosen for it, so that a later version with another rule
+is noticed. A preset counts by its shape, for the same reason.
 """
 
 import json
@@ -15,7 +15,7 @@ from blake3 import blake3
 from penstock.run.schema.code import loss_code, module_code
 from penstock.run.schema.preference import PreferenceSection
 from penstock.run.schema.run import Run
-from penstock.run.schema.train import LENGTHS
+from penstock.run.schema.train import LENGTHS, SyncSection
 from penstock.untrusted import hash_json
 
 # Fields that were added later, with their old fixed values: left out at these values, so that older
@@ -56,6 +56,9 @@ _TRAIN_CAME_LATER = {
 }
 
 
+_SYNC_CAME_LATER = SyncSection().model_dump(include={"outer_rate", "outer_momentum", "stream"})
+
+
 def canonical(run: Run) -> str:
     """Return JSON with sorted keys and no spaces: the same run gives the same bytes everywhere."""
     return json.dumps(
@@ -89,6 +92,10 @@ def _numbers(run: Run) -> dict[str, Any]:
         chosen["loss"] = code.identity
     if code := module_code(run.model.module):
         model["module"] = code.identity
+    train = _without(_TRAIN_CAME_LATER, run.train.model_dump(exclude={"compile"})) | chosen
+    train["sync"] = _without(_SYNC_CAME_LATER, train["sync"])
+    if run.train.sync.apart and run.layout:  # replicas that step apart are part of the numbers
+        train["sync"]["replicas"] = run.layout.replicate
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     if parts:
         del parts["counted"]  # known only where the weights are
@@ -98,7 +105,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "model": model | {"shape": parts},
         "data": run.data.model_dump(exclude={"sequence", "on_bad_shard", "cache", "cache_bytes"})
         | {"sequence": run.sequence},
-        "train": _without(_TRAIN_CAME_LATER, run.train.model_dump(exclude={"compile"})) | chosen,
+        "train": train,
         "holdout": run.evaluate.holdout,
     }
 

@@ -22,16 +22,8 @@ class UnsupportedField:
     fix: str
 
 
-def _only(*values: object) -> Callable[[Any], bool]:
-    return lambda value: value in values
-
-
 UNSUPPORTED_FIELDS = [
     UnsupportedField("dir", lambda value: "://" not in value, "a run at a URL", "write a folder"),
-    UnsupportedField("train.sync.local_steps", _only(1), "DiLoCo", "write 1"),
-    UnsupportedField(
-        "train.sync.compress", _only("none", "bf16"), "int8 and powersgd", 'write "bf16"'
-    ),
 ]
 
 

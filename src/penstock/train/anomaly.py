@@ -20,6 +20,7 @@ from penstock.ledger.journal.events import RollbackSpan
 from penstock.meter.clock import StepClock, now
 from penstock.policy import divergence
 from penstock.policy.checkpoint import interval_ends
+from penstock.policy.rounds import Rounds
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
 from penstock.train.parallel.microbatch import DeviceBatch
@@ -61,6 +62,7 @@ class AnomalyGuard:
     batches: Batches
     sentinels: Sentinels
     recovery: Recovery
+    rounds: Rounds  # replicas that take local steps are compared when a round ends
     compared_s: float = field(default_factory=now)  # when rank 0 last asked for it
     replayed_s: float = field(default_factory=now)
     _rewind_for: BadStep | Divergence | None = field(default=None, init=False)
@@ -89,8 +91,8 @@ class AnomalyGuard:
             self._rewind_for = BadStep(step, verdict.first, verdict.why, vote.good)
         return False
 
-    def requests(self, step: int) -> dict[str, bool]:
-        """Return which checks are due after `step`.
+    def requests(self, step: int, since: int) -> dict[str, bool]:
+        """Return which checks are due after `step`, or were after a step since `since`.
 
         One rank asks: it may depend on a clock, or on what only ranks remember that were there.
         """
@@ -98,10 +100,13 @@ class AnomalyGuard:
             return {}
         guard = self.rank.run.guard
         compare = (
-            interval_ends(guard.compare, step, now() - self.compared_s)
+            interval_ends(guard.compare, step, now() - self.compared_s, since)
             or step == self.sentinels.replicas.open_step  # to learn which replica was wrong there
         )
-        replay = interval_ends(guard.replay, step, now() - self.replayed_s)
+        # Streamed replicas never hold equal weights, which a replay needs.
+        replay = self.rounds.parts == 1 and interval_ends(
+            guard.replay, step, now() - self.replayed_s, since
+        )
         self.compared_s = now() if compare else self.compared_s
         self.replayed_s = now() if replay else self.replayed_s
         return {"compare": compare, "replay": replay}
@@ -122,7 +127,7 @@ class AnomalyGuard:
         asked = vote.requests
         saves = asked["save"] or asked["stop"] or (asked["stage"] and not asked["busy"]) or last
         wanted = asked["compare"] or saves or step == self._refused
-        if wanted and self.world.size("replicate") > 1:
+        if wanted and self.world.size("replicate") > 1 and self.rounds.ends(step):
             self._compare(step, clock)
 
     def _compare(self, step: int, clock: StepClock) -> None:
@@ -137,6 +142,17 @@ class AnomalyGuard:
             self._rewind_for = Divergence(verdict, place)
         elif verdict.replicas:
             self._name_faulty(verdict)
+
+    @property
+    def back_before(self) -> int:
+        """Return the step that a bad step asks to go back before; 0 if none does."""
+        return self._rewind_for.go_before if isinstance(self._rewind_for, BadStep) else 0
+
+    def go_back(self, step: int, before: int) -> None:
+        """Go back before a step, which another replica may have asked for."""
+        if before and not isinstance(self._rewind_for, BadStep):
+            why = "a step of another replica was bad"
+            self._rewind_for = BadStep(step, before, why, finite=True)
 
     def rewind_if_needed(self) -> None:
         """Load an earlier checkpoint and raise `Rewind`, if a check asked for it."""
@@ -186,8 +202,10 @@ class AnomalyGuard:
 
     def _held(self) -> dict[str, Tensor]:
         """Return all that an update changes. Not buffers: they may hold statistics of a replica's
-        own samples."""
-        optimizer = self.engine.optimizer
+        own samples. Of local steps, what the outer step changes on all replicas alike."""
+        optimizer, outer = self.engine.optimizer, self.engine.outer
+        if outer is not None:
+            return {"anchor": outer.anchor, "outer momentum": outer.velocity}
         found = {name: local_tensor(p.detach()) for name, p in self.engine.parts.trained().items()}
         for name, own in optimizer.moments.items():
             found |= {f"{name}/{key}": local_tensor(tensor) for key, tensor in own.items()}

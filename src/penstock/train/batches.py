@@ -5,15 +5,16 @@ run reads exactly the samples that it has not used yet.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 
 from penstock.data.read.batch import Skipped
 from penstock.data.read.feed import Feed
 from penstock.data.read.open import open_planned, open_stream
-from penstock.data.read.stream import Stream
+from penstock.data.read.stream import Stream, rank_slice
 from penstock.errors import RunFailed
 from penstock.ledger.journal.events import DataSkipped, FeedState
 from penstock.ledger.journal.writer import Journal
@@ -160,15 +161,27 @@ class Batches:
         count = micro_count(range_samples or self.batch_samples, ranks, microbatch)
         return self.poison.taint(samples.micros(count, microbatch))
 
+    @cached_property
+    def _tokens_together(self) -> int:
+        """Tokens of a step of all ranks that take it together."""
+        world, samples = self.rank.world, self.batch_samples
+        if not world.apart:
+            return self.batch_tokens
+        shards, ranks = world.size("shard"), world.data_ranks
+        first = world.index("replicate") * shards
+        start = rank_slice(0, samples, first, ranks)[0]
+        stop = rank_slice(0, samples, first + shards - 1, ranks)[1]
+        return (stop - start) * (self.batch_tokens // samples)
+
     def counted_tokens(self, samples: DeviceBatch) -> int:
         """Return how many tokens of the global batch count in the loss: its sum is divided by it.
-        Of pairs, how many pairs.
+        Of pairs, how many pairs. Of replicas that take local steps, those of their own part.
 
         Ranks exchange it only where some tokens may not count.
         """
         if not self._masked:
-            return self.batch_tokens
-        counted, skipped = self.count_over_ranks(samples)
+            return self._tokens_together
+        counted, skipped = self._counted(samples, self.rank.world.sum_together_)
         if skipped and not counted:
             raise RunFailed(
                 'data.on_bad_shard = "skip": the data of a whole batch is damaged, so nothing is '
@@ -179,9 +192,13 @@ class Batches:
 
     def count_over_ranks(self, samples: DeviceBatch) -> tuple[int, int]:
         """Return, over all ranks, the tokens that count and how often damaged data was met."""
-        world = self.rank.world
-        both = world.sum_(torch.tensor([samples.counted, len(samples.skipped)]))
-        counted, skipped = (both // world.same_data_ranks).tolist()
+        return self._counted(samples, self.rank.world.sum_)
+
+    def _counted(
+        self, samples: DeviceBatch, add: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[int, int]:
+        both = add(torch.tensor([samples.counted, len(samples.skipped)]))
+        counted, skipped = (both // self.rank.world.same_data_ranks).tolist()
         return int(counted), int(skipped)
 
     def audit(self, step: int) -> None:

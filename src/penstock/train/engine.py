@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import partial
 
+from torch import nn
+
 from penstock.guard.detect.pulse import Pulse
 from penstock.model.decoder import Decoder
 from penstock.model.loss import summed_cross_entropy
@@ -12,17 +14,21 @@ from penstock.model.user_module import import_user_function
 from penstock.plan.job.layout import Layout
 from penstock.run.schema.code import loss_code, module_code
 from penstock.run.schema.run import Run
+from penstock.train.codecs.codec import build_codec
+from penstock.train.optim.nesterov import Nesterov
 from penstock.train.optim.optimizer import Optimizer, build_optimizer
 from penstock.train.parallel.context import sequence_joiner, sequence_slicer
 from penstock.train.parallel.expert import build_balancer
 from penstock.train.parallel.materialize import materialize
 from penstock.train.parallel.microbatch import RankShare
 from penstock.train.parallel.pairs import PairRunner
-from penstock.train.parallel.parts import Gradients, ModelParts, holder_count
-from penstock.train.parallel.precision import COMPUTE
+from penstock.train.parallel.parts import Gradients, ModelParts, holder_count, local_tensor
+from penstock.train.parallel.precision import COMPUTE, MASTER
 from penstock.train.parallel.reshard import step_resharding
 from penstock.train.parallel.runner import PlainRunner, Runner
+from penstock.train.replicas.outer import OuterStep
 from penstock.train.replicas.reduce import LiveReplicaReducer, ReplicaReducer
+from penstock.train.replicas.transport import GroupTransport
 from penstock.train.step import Stepper
 from penstock.train.world.world import World
 
@@ -36,6 +42,7 @@ class Engine:
     optimizer: Optimizer
     replicas: ReplicaReducer
     stepper: Stepper
+    outer: OuterStep | None = None  # of replicas that take local steps
 
 
 def build_engine(
@@ -66,7 +73,21 @@ def build_engine(
         buffers=parts.buffers,
         pulse=pulse,
     )
-    return Engine(parts, runner, update, replicas, stepper)
+    outer = _outer_step(trained, update, run, world) if world.apart else None
+    return Engine(parts, runner, update, replicas, stepper, outer)
+
+
+def _outer_step(
+    trained: dict[str, nn.Parameter], optimizer: Optimizer, run: Run, world: World
+) -> OuterStep:
+    weights = {
+        name: local_tensor(optimizer.moments[name].get("master", param.detach()))
+        for name, param in trained.items()
+    }
+    sync, wide = run.train.sync, MASTER[run.train.precision]
+    nesterov = Nesterov(sync.outer_rate, sync.outer_momentum)
+    codec = build_codec(sync.compress, wide)
+    return OuterStep(weights, codec, nesterov, GroupTransport(world), sync.stream)
 
 
 def put_user_loss(run: Run, parts: ModelParts) -> TokenLoss | None:

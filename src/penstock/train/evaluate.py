@@ -13,6 +13,7 @@ from penstock.meter.clock import now
 from penstock.model.user_module import NoLogits
 from penstock.policy.best import judge, words
 from penstock.policy.checkpoint import interval_ends
+from penstock.policy.rounds import Rounds
 from penstock.train.batches import Batches
 from penstock.train.engine import Engine
 from penstock.train.export.sampling import sample_continuation
@@ -43,20 +44,21 @@ class Evaluator:
     batches: Batches
     state: TrainingState
     tasks: TaskEvaluator | None  # None: the run has none
+    rounds: Rounds  # only what all replicas agree on is evaluated
     evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
 
     def __post_init__(self) -> None:
         every, held_out = self.rank.run.evaluate.every, self.batches.stream.held_out
         self._evaluates = every != "never" and held_out > 0
 
-    def requests(self, step: int) -> dict[str, bool]:
-        """Return whether an evaluation is due after `step`."""
-        due = self.tasks.requests(step) if self.tasks else {}
+    def requests(self, step: int, since: int) -> dict[str, bool]:
+        """Return whether an evaluation is due after `step`, or was after a step since `since`."""
+        due = self.tasks.requests(step, since) if self.tasks else {}
         if not self._evaluates:
             return due
         every = self.rank.run.evaluate.every
         return due | {
-            "evaluate": interval_ends(every, step, now() - self.evaluated_s)
+            "evaluate": interval_ends(every, step, now() - self.evaluated_s, since)
             or step == self.batches.steps
         }
 
@@ -68,7 +70,9 @@ class Evaluator:
         """
         due = {
             "evaluate": self._evaluates and (not step or self._missed(step)),
-            "tasks": self.tasks is not None and self.tasks.was_cut_short(step),
+            "tasks": self.tasks is not None
+            and self.rounds.ends(step)
+            and self.tasks.was_cut_short(step, self.rounds.before(step)),
         }
         if not any(due.values()):
             return None
@@ -97,7 +101,9 @@ class Evaluator:
     def _missed(self, step: int) -> bool:
         section, last = self.rank.run.evaluate, self.state.best.last_step
         tracks_best = bool(section.keep_best) or section.patience is not None
-        is_due = interval_ends(section.every, step, 0.0) or step == self.batches.steps
+        since = self.rounds.before(step)
+        is_due = interval_ends(section.every, step, 0.0, since) or step == self.batches.steps
+        is_due = is_due and self.rounds.ends(step)
         return last is not None and last < step and tracks_best and is_due
 
     def _judge(self, step: int, loss: float) -> None:

@@ -1,6 +1,6 @@
 """The training loop of one rank. It builds its parts, then repeats one step; each part is a file.
 
-A step reads: fetch, forward and backward, reduce, vote, judge, update, record, save if due.
+A step reads: fetch, forward and backward, reduce, vote, judge, update, agree, record, save if due.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from penstock.ledger.journal.events import PairsRewarded, RankReady, RankWentBac
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
 from penstock.policy.restart import EARLY
+from penstock.policy.rounds import Rounds
 from penstock.run.schema.code import user_codes
 from penstock.train.anomaly import AnomalyGuard
 from penstock.train.batches import Batches, open_batches
@@ -18,6 +19,7 @@ from penstock.train.drill_faults import arm_drill_faults
 from penstock.train.engine import Engine, build_engine
 from penstock.train.evaluate import Evaluator, rewards_of
 from penstock.train.live import LiveRecovery
+from penstock.train.local_steps import LocalSteps
 from penstock.train.parallel.microbatch import DeviceBatch
 from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
@@ -25,6 +27,7 @@ from penstock.train.recovery import Recovery
 from penstock.train.reference import load_or_compute_reference
 from penstock.train.replicas.reduce import Vote
 from penstock.train.replicas.rewind import Rewind
+from penstock.train.replicas.rounds import RoundExchange
 from penstock.train.saving import CheckpointSaver
 from penstock.train.state import TrainingState
 from penstock.train.step import LearningRate, seed_step
@@ -58,6 +61,24 @@ class LossCurve:
         self._last = None
 
 
+class EveryStep:
+    """Replicas that agree in every step: its vote was all of it. The other way is `LocalSteps`."""
+
+    back_before = 0  # a step that is refused is refused by all of them
+
+    def ends(self, step: int) -> bool:
+        """Return whether all replicas agree after `step`."""
+        return True
+
+    def before(self, step: int) -> int:
+        """Return the last step after which all replicas agreed, before `step`."""
+        return step - 1
+
+    def close(self, step: int, vote: Vote, tokens: int, back_before: int, clock: StepClock) -> Vote:
+        """Return what all ranks do after `step`."""
+        return vote
+
+
 @dataclass
 class Trainer:
     """All parts of a rank that trains, and the order in which a step uses them."""
@@ -74,6 +95,7 @@ class Trainer:
     tracer: Tracer
     curve: LossCurve
     learning_rate: LearningRate
+    agreement: EveryStep | LocalSteps
     live: bool  # replicas come and go
     warm: bool = False
 
@@ -116,14 +138,18 @@ class Trainer:
         samples, micros, tokens = self.batches.fetch(step, feed, clock)
         loss, grads = stepper.forward_backward(micros, tokens, clock)
         summed = stepper.reduce(grads, clock)
-        vote = stepper.vote(loss, summed, self.requests(step), clock)
+        asked = self.requests(step) if self.agreement.ends(step) else {}
+        vote = stepper.vote(loss, summed, asked, clock)
         rate = self.learning_rate.at(step - 1)
         accepted = self.anomalies.accepts(step, vote, samples)
+        self.saver.wait_until_copied(clock)
         if accepted:
-            self.saver.wait_until_copied(clock)
             stepper.update(summed, vote.grad_norm, rate, clock)
         else:
             stepper.discard()
+        taken, back_before = tokens if accepted else 0, self.anomalies.back_before
+        vote = self.agreement.close(step, vote, taken, back_before, clock)
+        self.anomalies.go_back(step, self.agreement.back_before)
         self.record(step, vote, rate, accepted)
         self.anomalies.check_weights(self.progress, clock)
         self.rank.journal.step(step, **clock.settle())
@@ -145,7 +171,8 @@ class Trainer:
         assert vote is not None
         if at.checked_step < step:  # the loss of a peer cut the check off
             self.anomalies.check_weights(at, StepClock(world.cuda))
-        self.anomalies.rewind_if_needed()
+        if self.agreement.ends(step):
+            self.anomalies.rewind_if_needed()
         if vote.requests["evaluate"] and (more := self.evaluator.run(step)):
             vote = replace(vote, requests=vote.requests | more)
             self.anomalies.compare_if_due(step, vote, StepClock(world.cuda))  # now it is saved
@@ -168,10 +195,11 @@ class Trainer:
         """Return what is due after `step`. Rank 0 asks, and the vote tells the others."""
         if not self.rank.world.lead:
             return self.saver.own_requests()
+        since = self.agreement.before(step)
         return (
             self.saver.requests(step)
-            | self.anomalies.requests(step)
-            | self.evaluator.requests(step)
+            | self.anomalies.requests(step, since)
+            | self.evaluator.requests(step, since)
             | {"join": self.live and self.recovery.replica_waits()}
             | {"trace": self.tracer.due(step + 1)}
         )
@@ -225,19 +253,31 @@ def build(rank: RankContext) -> Trainer:
     engine = build_engine(rank.run, rank.layout, batches.stream.vocab, rank.world, rank.pulse)
     if rank.run.train.on_pairs and not rank.run.model.adapter:
         batches.loader.reference = load_or_compute_reference(rank, engine, batches)
-    sentinels = Sentinels(rank.run.guard.on_spike, rank.journal, rank.leads, user_codes(rank.run))
-    state = TrainingState(rank, engine, batches, sentinels)
+    sentinels = Sentinels(
+        rank.run.guard.on_spike,
+        rank.journal,
+        rank.leads,
+        user_codes(rank.run),
+        writes_steps=rank.leads_steps,
+    )
+    sync = rank.run.train.sync
+    rounds = Rounds(batches.steps, sync.local_steps, sync.stream)
+    exchange = RoundExchange(rounds, engine.outer) if engine.outer else None
+    state = TrainingState(rank, engine, batches, sentinels, exchange)
     saver = CheckpointSaver(rank, state)
     tasks = (
         TaskEvaluator(rank, engine, batches.steps, batches.stream.vocab)
         if rank.run.evaluate.tasks
         else None
     )
-    evaluator = Evaluator(rank, engine, batches, state, tasks)
+    evaluator = Evaluator(rank, engine, batches, state, tasks, rounds)
     progress = Progress()
     live = rank.run.guard.mode == "live"
     recovery = (LiveRecovery if live else Recovery)(rank, state, saver, evaluator, progress)
-    anomalies = AnomalyGuard(rank, engine, batches, sentinels, recovery)
+    anomalies = AnomalyGuard(rank, engine, batches, sentinels, recovery, rounds)
+    agreement: EveryStep | LocalSteps = EveryStep()
+    if exchange:
+        agreement = LocalSteps(rounds, exchange, engine.optimizer, rank, saver.due_by_number)
     tracer = Tracer(rank.folder.traces, rank.journal, rank.world, rank.run.log.trace)
     curve = LossCurve(rank.journal, rank.world)
     arm_drill_faults(rank.pulse, batches, engine)
@@ -254,5 +294,6 @@ def build(rank: RankContext) -> Trainer:
         tracer=tracer,
         curve=curve,
         learning_rate=LearningRate.of(rank.run.train, rank.run.learning_rate, batches.steps),
+        agreement=agreement,
         live=live,
     )

@@ -39,7 +39,7 @@ from penstock.train.loop import build  # noqa: E402
 from penstock.train.rank_context import RankContext  # noqa: E402
 from penstock.train.replicas.live_world import join_live  # noqa: E402
 from penstock.train.world.context import open_context_early  # noqa: E402
-from penstock.train.world.world import join  # noqa: E402
+from penstock.train.world.world import World, join  # noqa: E402
 
 
 def main(where: str, attempt: int) -> str:
@@ -88,8 +88,11 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
         # By default each new tensor is filled first, against code that reads what nobody wrote.
         torch.utils.deterministic.fill_uninitialized_memory = False
     pulse.at("join")
-    meet = join_live if run.guard.mode == "live" else join
-    world = meet(layout, launch.device, run.guard.timeout)
+    if run.guard.mode == "live":
+        world: World = join_live(layout, launch.device, run.guard.timeout)
+    else:
+        apart = run.train.sync.apart
+        world = join(layout, launch.device, run.guard.timeout, apart=apart)
     journal.write(RankJoined())
     pulse.at("build")
     trainer = build(RankContext(folder, run, layout, world, journal, pulse))

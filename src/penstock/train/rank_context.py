@@ -23,6 +23,10 @@ class RankContext:
     journal: Journal
     pulse: Pulse
 
+    def leads_steps(self) -> bool:
+        """Return whether this rank writes down what the ranks that step together have decided."""
+        return self.world.first_inside if self.world.apart else self.world.lead
+
     def leads(self) -> bool:
         """Return whether this rank writes down what all ranks have decided."""
         return self.world.lead

@@ -148,6 +148,11 @@ class CheckpointSaver:
         )
         return policy.due(last, steps, seconds)
 
+    def due_by_number(self, step: int) -> bool:
+        """Return whether the number of a step alone makes a durable save due after it."""
+        steps, _ = _limits(self.run.guard.checkpoint)
+        return steps is not None and step % steps == 0 and step != self.saved_step
+
     def _fast_due(self, step: int, saver: Saver) -> bool:
         every, spent = self.run.guard.fast, saver.timing
         if every == "never" or not saver.fast_tier:

@@ -24,6 +24,8 @@ from penstock.train.engine import Engine
 from penstock.train.optim.optimizer import Optimizer
 from penstock.train.parallel.parts import ModelParts
 from penstock.train.rank_context import RankContext
+from penstock.train.replica_state import with_outer_state
+from penstock.train.replicas.rounds import RoundExchange
 
 
 def weight_tensors(
@@ -62,6 +64,7 @@ class TrainingState:
     engine: Engine
     batches: Batches
     sentinels: Sentinels
+    exchange: RoundExchange | None = None  # of replicas that take local steps
     best: BestState = field(default_factory=BestState)  # of the evaluations so far
     best_before: BestState = field(default_factory=BestState)  # before the last of them
     _constant: dict[str, Any] = field(default_factory=dict)  # scalars that no step changes
@@ -77,15 +80,25 @@ class TrainingState:
 
     def tensors(self, copies: bool = False) -> dict[str, Tensor]:
         """Return the reshardable tensors of this rank."""
-        return state_tensors(self.engine.parts, self.engine.optimizer, copies)
+        return self._named(state_tensors(self.engine.parts, self.engine.optimizer, copies))
+
+    def _named(self, tensors: dict[str, Tensor], exact: bool = True) -> dict[str, Tensor]:
+        """Return them by their names in a checkpoint, which may hold several replicas."""
+        outer = self.engine.outer
+        if outer is None:
+            return tensors
+        parts = self.engine.parts
+        return with_outer_state(tensors, parts.trained(), parts.frozen(), outer, exact)
 
     def tensors_to_save(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return what a save copies: reshardable and replica-local tensors."""
-        tensors = self.tensors()
+        tensors = state_tensors(self.engine.parts, self.engine.optimizer)
         if self.rank.world.cuda:  # a forward pass may change these while they are being copied
             buffers = self.engine.parts.named_buffers()
             tensors |= {f"model/{name}": tensors[f"model/{name}"].clone() for name in buffers}
-        return tensors, self.engine.replicas.local_state()
+        local = self.engine.replicas.local_state()
+        local |= self.exchange.local_state() if self.exchange else {}
+        return self._named(tensors), local
 
     def scalars(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of `step` holds besides tensors. All ranks must call it."""
@@ -104,14 +117,30 @@ class TrainingState:
             }
             if self.engine.parts.stored_names:
                 self._constant["stored_names"] = self.engine.parts.stored_names
-        return self._constant | {
-            "step": step,
+        return (
+            self._constant
+            | {
+                "step": step,
+                "updates": self.engine.optimizer.updates,
+                "tokens": self.batches.tokens_at(step),
+                "stream": self.batches.stream.state(self.batches.position(step)),
+                "sentinels": self.sentinels.to_json(),
+                "best": self.best.to_json(),
+            }
+            | self._replica_scalars()
+        )
+
+    def _replica_scalars(self) -> dict[str, Any]:
+        """Return what each replica that takes local steps counts and remembers on its own."""
+        if self.exchange is None:
+            return {}
+        own = {
             "updates": self.engine.optimizer.updates,
-            "tokens": self.batches.tokens_at(step),
-            "stream": self.batches.stream.state(self.batches.position(step)),
+            "tokens": self.exchange.tokens,
             "sentinels": self.sentinels.to_json(),
-            "best": self.best.to_json(),
         }
+        every = self.rank.world.gather(own if self.rank.world.first_inside else None)
+        return {"replicas": [one for one in every if one is not None]}
 
     def load(self, found: StoredCheckpoint) -> None:
         """Load a checkpoint: tensors, position in the data, and what the guard remembers."""
@@ -119,13 +148,13 @@ class TrainingState:
         taken_over = bool(found.read_manifest().origin)
         batches.consumed = self._saved_position(scalars["stream"], taken_over)
         batches.tokens = scalars["tokens"]
-        self._load_tensors(found)
+        own = self._load_tensors(found)
         self._load_local(found, scalars["layout"])
         same = scalars["fingerprint"] == fingerprint(run)
-        self.sentinels.restore(scalars.get("sentinels"), None if same else found.step)
+        self.sentinels.restore(own.get("sentinels"), None if same else found.step)
         # A fork has evaluations, and checkpoints, of its own.
-        own = "best" in scalars and scalars["run"]["name"] == run.name and not taken_over
-        self.best = BestState.from_json(scalars["best"]) if own else BestState()
+        mine = "best" in scalars and scalars["run"]["name"] == run.name and not taken_over
+        self.best = BestState.from_json(scalars["best"]) if mine else BestState()
         batches.resumed_step = found.step
 
     def to_json(self) -> dict[str, Any]:
@@ -169,30 +198,60 @@ class TrainingState:
         stream.check(saved)
         return int(saved["consumed"])
 
-    def _load_tensors(self, found: StoredCheckpoint) -> None:
-        """Load weights and moments; after a fork to another optimizer, the weights alone."""
+    def _load_tensors(self, found: StoredCheckpoint) -> dict[str, Any]:
+        """Load weights and moments; after a fork to another optimizer, the weights alone.
+
+        Returns the scalars that hold for this replica.
+        """
         found.check_format()
-        optimizer, tensors, scalars = self.engine.optimizer, self.tensors(True), found.scalars
+        optimizer, scalars = self.engine.optimizer, found.scalars
+        own = self._scalars_of_replica(found)
+        exact = own is not None
+        own = scalars if own is None else own
+        named = state_tensors(self.engine.parts, optimizer, copies=True)
+        tensors = self._named(named, exact)
         if what := shape_differences(scalars["weights"], self._weight_shapes()):
             raise RunFailed(
                 f"{found.path}: a checkpoint of another model than this one: {what}. Put the model "
                 "back as it was, or begin again with `--fresh`"
             )
-        saved, own = scalars["optimizer"], self.rank.run.train.optimizer
-        if saved == own:
-            optimizer.updates = scalars["updates"]
+        saved, optimizer_now = scalars["optimizer"], self.rank.run.train.optimizer
+        if saved == optimizer_now:
+            optimizer.updates = own["updates"]
         else:
-            self.rank.journal.write(MomentsDropped(saved=saved, now=own))
+            self.rank.journal.write(MomentsDropped(saved=saved, now=optimizer_now))
             tensors = {name: t for name, t in tensors.items() if name.startswith("model/")}
         checkpoints.load(found, tensors, self.rank.world)
+        if self.exchange:
+            self.exchange.resume(own["tokens"] if exact else None)
         optimizer.copy_masters()
+        return own
+
+    def _scalars_of_replica(self, found: StoredCheckpoint) -> dict[str, Any] | None:
+        """Return what a checkpoint holds for this replica; None if it must begin at the anchor."""
+        saved = found.scalars.get("replicas", [])
+        if self.exchange is None:
+            return found.scalars
+        replicas, outer = self.rank.world.size("replicate"), self.exchange.outer
+        same = found.scalars["optimizer"] == self.rank.run.train.optimizer
+        names = found.index().tensors.keys()
+        there = same and len(saved) == replicas and self.tensors().keys() <= names
+        if all(self.rank.world.gather(there)):
+            return saved[outer.transport.replica]
+        self.rank.journal.write(
+            LocalStateDropped(names=["local steps"], saved=len(saved), now=replicas)
+        )
+        return None
 
     def _load_local(self, found: StoredCheckpoint, layout: dict[str, int]) -> None:
         """Load replica-local state, which means nothing in another layout."""
         state = checkpoints.load_local(found, self.rank.world.rank)
         own = self.rank.layout.to_json()
         if state and layout == own:
-            self.engine.replicas.load_local_state(state)
+            if self.exchange:
+                self.exchange.load_local_state(state)
+            else:
+                self.engine.replicas.load_local_state(state)
         elif state:
             self.rank.journal.write(LocalStateDropped(names=sorted(state), saved=layout, now=own))
 

@@ -47,16 +47,16 @@ class TaskEvaluator:
     evaluated_s: float = field(default_factory=now)  # when the last evaluation ended
     _tasks: dict[str, Any] | None = None
 
-    def requests(self, step: int) -> dict[str, bool]:
-        """Return whether tasks are due after `step`."""
-        return {"tasks": self._is_due(step, now() - self.evaluated_s)}
+    def requests(self, step: int, since: int) -> dict[str, bool]:
+        """Return whether tasks are due after `step`, or were after a step since `since`."""
+        return {"tasks": self._is_due(step, now() - self.evaluated_s, since)}
 
-    def was_cut_short(self, step: int) -> bool:
+    def was_cut_short(self, step: int, since: int) -> bool:
         """Return whether tasks were due at the step of a loaded checkpoint and have no scores.
 
         All ranks must call it. A run that is stopped in the middle of its tasks does them again.
         """
-        if not step or not self._is_due(step, 0.0):
+        if not step or not self._is_due(step, 0.0, since):
             return False
         return bool(self.rank.world.broadcast(step not in self._recorded_steps()))
 
@@ -70,9 +70,9 @@ class TaskEvaluator:
         rank.journal.write_span(EvaluateSpan(step=step), start, now())
         return {"stop": True} if stopped else {}
 
-    def _is_due(self, step: int, since_s: float) -> bool:
+    def _is_due(self, step: int, elapsed_s: float, since: int) -> bool:
         every = self.rank.run.evaluate.tasks_every
-        ended = every != "never" and interval_ends(every, step, since_s)
+        ended = every != "never" and interval_ends(every, step, elapsed_s, since)
         return ended or step == self.steps
 
     def _recorded_steps(self) -> set[int]:

@@ -87,6 +87,24 @@ def four_replicas() -> dict[str, Any]:
     answer["bf16 in small buckets"] = _mean_of_bf16(ReplicaReducer(world, "bf16"), own)
     module.BUCKET_BYTES = 64 << 20
 
+    answer["int8"] = _mean_of_bf16(ReplicaReducer(world, "int8"), own)
+    eight = ReplicaReducer(world, "int8")
+    answer["int8 once"] = flat(eight.reduce(own))
+    eight.commit()
+    saved_eight = {name: value.clone() for name, value in eight.local_state().items()}
+    answer["int8 next"] = flat(eight.reduce(own))
+    resumed_eight = ReplicaReducer(world, "int8")
+    resumed_eight.load_local_state(saved_eight)
+    answer["int8 resumed"] = flat(resumed_eight.reduce(own))
+    for name, value in (("nan", float("nan")), ("inf", float("inf"))):
+        grads = gradients(world.rank)
+        if world.rank == 2:
+            grads["1"][3] = value
+        spoiled = ReplicaReducer(world, "int8").reduce(grads)
+        bad[f"{name} gradient by int8"] = plain.vote(
+            torch.tensor(1.0), squared_norm(spoiled, equal), {"save": True}
+        )
+
     answer["bf16"] = _mean_of_bf16(ReplicaReducer(world, "bf16"), own)
     once = ReplicaReducer(world, "bf16")
     answer["bf16 once"] = flat(once.reduce(own))
@@ -177,7 +195,13 @@ def test_the_vote_carries_the_loss_the_norm_and_any_ranks_wishes(
     assert not any(four[0]["nobody asked"].values())
 
 
-@pytest.mark.parametrize("what", ["nan gradient", "nan loss", "inf gradient", "inf loss"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("nan gradient", "nan loss", "inf gradient", "inf loss"),
+        *("nan gradient by int8", "inf gradient by int8"),
+    ],
+)
 def test_a_bad_number_on_one_rank_is_refused_by_all(four: list[dict[str, Any]], what: str) -> None:
     for answer in four:
         assert not answer["bad"][what].good
@@ -202,6 +226,17 @@ def test_what_bf16_leaves_out_comes_later(four: list[dict[str, Any]], how: str) 
         error = (answer[how] - TOTAL).abs().mean()
         assert error < off / 20
         assert error < 4 * off / STEPS
+
+
+def test_what_int8_leaves_out_comes_later(four: list[dict[str, Any]]) -> None:
+    """One gradient in a block of 128 is far larger than the others, which int8 leaves out once."""
+    off = (four[0]["int8 once"] - TOTAL).abs().mean()
+    assert 0 < off < 0.02 * TOTAL.abs().max()
+    for answer in four:
+        assert torch.equal(answer["int8"], four[0]["int8"])
+        assert (answer["int8"] - TOTAL).abs().mean() < off / 10
+        assert torch.equal(answer["int8 resumed"], answer["int8 next"])
+        assert not torch.equal(answer["int8 next"], answer["int8 once"])
 
 
 def test_bf16_is_bf16(four: list[dict[str, Any]]) -> None:

@@ -32,6 +32,8 @@ class Sentinels:
     user_code: Sequence[
         UserCode
     ] = ()  # the user's own code, which may be what computes such numbers
+    # The same of what the ranks of one replica decided alone, between agreements; None: as above.
+    writes_steps: Callable[[], bool] | None = None
     spikes: spike.SpikeState = field(default_factory=spike.SpikeState)
     replicas: divergence.DivergenceState = field(default_factory=divergence.DivergenceState)
 
@@ -43,7 +45,8 @@ class Sentinels:
         if verdict.kind != "good":
             numbers = {"loss": str(loss), "grad_norm": str(norm)}  # JSON has no word for NaN
             kind = BatchSkipped if verdict.kind == "skip" else SpikeFound
-            self._record(kind(step=step, why=verdict.why, **numbers))
+            if (self.writes_steps or self.is_writer)():
+                self.journal.write(kind(step=step, why=verdict.why, **numbers))
         return verdict
 
     def refusal(self, step: int, why: str) -> RunFailed:

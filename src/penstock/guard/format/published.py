@@ -4,7 +4,8 @@ whole.
 A checkpoint is a folder `step-00000250/`:
 
   state/                 reshardable: `model/NAME`, `optimizer/NAME/KEY`, one file for each rank in
-                         the form of torch DCP, with torch's `.metadata` for torch's own tools
+                         the form of torch DCP, with torch's `.metadata` for torch's own tools;
+                         `optimizer/NAME/KEY@R` is replica R's own, if replicas take local steps
   index.json             where each tensor's bytes are in those files
   local-r*.safetensors   replica-local: error feedback and the like; used only by the same layout
   scalars.json           position, seed, schedule, fingerprint, layout

@@ -451,6 +451,14 @@ class RankRegrouped(JournalEvent):
     seconds: float
 
 
+@moment("round")
+class RoundEnded(JournalEvent):
+    """Replicas that take local steps have agreed; by the first rank of each replica."""
+
+    step: int
+    sent_bytes: int  # by this rank, since the last round
+
+
 @moment("feed")
 class FeedState(JournalEvent):
     """The state of the data feed, now and then."""

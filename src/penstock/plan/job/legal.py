@@ -167,15 +167,22 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
     `shape` is None for the user's own module, "cpu" the name of a machine without accelerators.
     """
     if shape is None:
-        return [*_own_module(run, lay), *_precision(run, device), *_live(run, lay)]
+        return [
+            *_own_module(run, lay),
+            *_precision(run, device),
+            *_live(run, lay),
+            *_apart(run, lay),
+        ]
     if shape.generic:
         of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
-        return [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
+        found = [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
+        return [*found, *_apart(run, lay)]
     found = [
         *shape_problems(shape, lay, run.sequence),
         *_reshard(run, lay),
         *_live(run, lay),
         *_pairs(run, lay),
+        *_apart(run, lay),
     ]
     if run.model.adapter:
         found += [
@@ -228,6 +235,28 @@ def _live(run: Run, lay: Layout) -> Iterator[str]:
         yield (
             'guard.mode = "live": replicas go on without a lost one, and this layout has one '
             'replica; write layout.replicate = 2 or more, or mode = "restart"'
+        )
+
+
+def _apart(run: Run, lay: Layout) -> Iterator[str]:
+    """Yield a replica that takes local steps and shares nodes with others while it spans several:
+    its own ranks would talk over the slow links in every step.
+    """
+    nodes, replica = run.cluster.nodes, lay.ranks // lay.replicate
+    if not run.train.sync.apart or nodes == 1 or lay.ranks % nodes:
+        return
+    each = lay.ranks // nodes
+    if each % replica and replica % each:
+        yield (
+            f"train.sync.local_steps = {run.train.sync.local_steps}: {lay.replicate} replicas of "
+            f"{replica} ranks on {nodes} nodes of {each}: some would be cut by the links between "
+            "nodes, which they need in every step; write a layout.replicate that divides or is "
+            f"divided by {nodes}"
+        )
+    elif lay.tensor > each:
+        yield (
+            f"layout.tensor = {lay.tensor}: more than the {each} ranks of a node, so every layer "
+            f"would cross the links between nodes; write {each} or less"
         )
 
 

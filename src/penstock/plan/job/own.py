@@ -49,6 +49,8 @@ _ON_GPU = replace(
 )
 COMPILED = replace(_ON_GPU, fused=True, lean=True)
 
+SENT_BYTES = {"bf16": 2.0, "int8": 1.0 + 2 / 128}  # of a gradient; int8 has a scale for 128
+
 
 def program_by_layout(run: Run, kind: str, moe: bool) -> Callable[[Layout], Software]:
     """Return the trainer's properties by layout; cached, since a search asks ten thousand times."""
@@ -72,7 +74,7 @@ def training_program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
         grad_bytes=wide,
         optimizer_bytes=2 * moment,
         matrix_saving_bytes=moment if train.optimizer == "muon" else 0.0,
-        reduce_bytes=2.0 if train.sync.compress == "bf16" else wide,
+        reduce_bytes=SENT_BYTES.get(train.sync.compress, wide),
         # Weights and moments are read and written, gradients read for the norm and the update.
         update_bytes=0.0 if kind == "cpu" else 2 * (kept + 2 * moment + wide),
     )

@@ -2,12 +2,14 @@
 
 import math
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from penstock.errors import PenstockError
+from penstock.run.schema.apart import apart_problems
 from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.cluster import ClusterSection
 from penstock.run.schema.data import DataSection
@@ -137,7 +139,9 @@ class Run(Section):
         total = self._steps(samples_per_epoch)
         if misfit := self.train.misfit(total):
             field, what = misfit
-            raise PenstockError(f'train.{field} = "{getattr(self.train, field)}": {what}')
+            value = attrgetter(field)(self.train)
+            shown = value if isinstance(value, int) else f'"{value}"'
+            raise PenstockError(f"train.{field} = {shown}: {what}")
         return total
 
     def _steps(self, samples_per_epoch: int | None) -> int:
@@ -152,6 +156,7 @@ class Run(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         problems = [*self._batch_problems(), *self._length_problems(), *self._layout_problems()]
+        problems += apart_problems(self)
         if problems:
             raise InvalidFields(*problems)
         return self

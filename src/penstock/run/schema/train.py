@@ -28,7 +28,8 @@ from penstock.run.schema.section import (
 
 LENGTHS = ("tokens", "steps", "epochs")
 DEFAULT_TOKENS = 1_000_000
-_COMPRESS = re.compile(r"none|bf16|int8|powersgd:[1-9][0-9]{0,3}")
+_COMPRESS = re.compile(r"none|bf16|int8|int4|int2|topk:([0-9]+(\.[0-9]+)?)%")
+OF_GRADIENTS = ("none", "bf16", "int8")  # codecs that replicas may use in every step
 
 
 def choose_batch_tokens(tokens: int | None, sequence: int) -> int:
@@ -70,9 +71,12 @@ def _betas(value: object) -> tuple[float, float]:
 
 
 def _compress(value: object) -> str:
-    if not isinstance(value, str) or not _COMPRESS.fullmatch(value):
-        raise ValueError('not a compression; write "none", "bf16", "int8" or "powersgd:4"')
-    return value
+    found = _COMPRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('not a codec; write "none", "bf16", "int8", "int4", "int2" or "topk:3%"')
+    if found[1] and not 0 < float(found[1]) <= 50:
+        raise ValueError('a share of the values above 0 and up to 50%; write "topk:3%"')
+    return found[0]
 
 
 Momentum = Annotated[
@@ -98,7 +102,7 @@ Compress = Annotated[
     PlainValidator(_compress),
     WithJsonSchema(
         {
-            "title": '"none", "bf16", "int8" or "powersgd:RANK"',
+            "title": '"none", "bf16", "int8", "int4", "int2" or "topk:SHARE%"',
             "type": "string",
             "pattern": f"^({_COMPRESS.pattern})$",
         }
@@ -107,12 +111,47 @@ Compress = Annotated[
 
 
 class SyncSection(Section):
-    """Exchange of gradients between replicas."""
+    """Agreement of replicas: in every step, or after some steps of their own."""
 
     local_steps: PositiveCount = Field(
-        1, description="Steps between agreements; above 1 is DiLoCo, with an outer optimizer."
+        1,
+        description="Steps that a replica takes before all of them agree. Above 1 (DiLoCo) they "
+        "exchange how far their weights have moved, and an outer optimizer applies the mean; "
+        "layout.replicate must be given.",
     )
-    compress: Compress = Field("none", description="How gradients are packed between replicas.")
+    compress: Compress = Field(
+        "none",
+        description="Codec of what replicas send: gradients take bf16 or int8, the differences of "
+        "local steps also int4, int2 or topk. What it leaves out is sent later.",
+    )
+    outer_rate: Positive = Field(1.0, description="Learning rate of the outer optimizer.")
+    outer_momentum: Momentum = Field(
+        0.3, description="Nesterov momentum of the outer optimizer; 0 is off."
+    )
+    stream: PositiveCount = Field(
+        1,
+        description="Parts of the model that are exchanged in turn while training goes on; 1: the "
+        "whole model at once, and training waits for it.",
+    )
+
+    @property
+    def apart(self) -> bool:
+        """Whether replicas take steps of their own."""
+        return self.local_steps > 1
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        if not self.apart:
+            if self.compress not in OF_GRADIENTS:
+                what = "too coarse for gradients, which are exchanged in every step"
+                raise InvalidFields(("compress", f'{what}; write "int8", or local_steps = 30'))
+            for name in ("outer_rate", "outer_momentum", "stream"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise InvalidFields((name, "only for local_steps above 1; remove it"))
+        if self.stream > self.local_steps:
+            what = f"more parts than the {self.local_steps} steps in which each has its turn"
+            raise InvalidFields(("stream", f"{what}; write {self.local_steps} or less"))
+        return self
 
 
 class TrainSection(Section):
@@ -258,6 +297,9 @@ class TrainSection(Section):
     def misfit(self, total_steps: int) -> tuple[str, str] | None:
         """Return the schedule field that is too long for a run of this length, and why."""
         warmup, decay = self.warmup.of(total_steps), self.decay.of(total_steps)
+        if self.sync.apart and self.sync.local_steps > total_steps:
+            what = f"more than the {total_steps} steps of the run, so replicas would never agree"
+            return "sync.local_steps", f"{what}; write {max(1, total_steps // 10)} or less"
         if warmup > total_steps:
             what = f"longer than the run of {total_steps} steps"
             return "warmup", f'{what}; write fewer steps, or a share such as "5%"'

@@ -90,8 +90,8 @@ class ModelParts:
 
 
 def holder_count(param: Tensor, world: World) -> int:
-    """Return how many ranks hold the same element of a parameter."""
-    ranks = world.ranks // world.size("pipeline")
+    """Return how many of the ranks that step together hold the same element of a parameter."""
+    ranks = world.ranks_together // world.size("pipeline")
     if isinstance(param, DTensor):
         mesh = param.device_mesh
         for dimension, placement in enumerate(param.placements):

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from penstock.train.codecs.codec import Codec, build_codec
+from penstock.train.codecs.feedback import encode_owed
 from penstock.train.parallel.parts import Grads
 from penstock.train.world.world import World
 
@@ -43,17 +45,17 @@ class Vote:
 
 @dataclass
 class ReplicaReducer:
-    """One sum of gradients per step, plain or compressed to bf16 with error feedback."""
+    """One sum of gradients per step, plain or by a codec with error feedback."""
 
     world: World
-    compress: str = "none"  # or "bf16"
-    _residuals: list[Tensor] = field(default_factory=list)  # replica-local: what bf16 left out
+    compress: str = "none"  # or "bf16" or "int8"
+    _residuals: list[Tensor] = field(default_factory=list)  # replica-local: what the codec left out
     _next_residuals: list[Tensor] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:
-        """Return whether there is only one replica."""
-        return self.world.size("replicate") == 1
+        """Return whether this replica sums its gradients with no other."""
+        return self.world.size("replicate") == 1 or self.world.apart
 
     def reduce(self, grads: Grads) -> Grads:
         """Return the gradients summed over replicas; the originals stay."""
@@ -70,31 +72,36 @@ class ReplicaReducer:
         return summed
 
     def _exchange(self, flat: Tensor) -> Tensor:
-        if self.compress == "bf16":
-            return self._exchange_bf16(flat)
-        return self.world.sum_replicas_(flat)
+        if self.compress == "none":
+            return self.world.sum_replicas_(flat)
+        return self._exchange_encoded(flat, build_codec(self.compress))
 
-    def _exchange_bf16(self, flat: Tensor) -> Tensor:
-        """Sum with half the bytes of the plain sum; rounding errors are carried to the next step.
+    def _exchange_encoded(self, flat: Tensor, codec: Codec) -> Tensor:
+        """Sum with the bytes of a codec; what it leaves out is carried to the next step.
 
         Each replica gets one part of the bucket from all, sums it in full precision and sends the
-        sum to all. An all-reduce in bf16 would round its sums where no rank could keep the error.
+        sum to all. An all-reduce of encoded values would round its sums where no rank could keep
+        the error.
         """
         replicas = self.world.size("replicate")
-        each = -(-flat.numel() // replicas)
-        sent = self._rounded(F.pad(flat, (0, each * replicas - flat.numel())))
-        got = self.world.all_to_all_replicas(sent)
-        part = self._rounded(got.view(replicas, each).to(flat.dtype).sum(0))
-        back = self.world.gather_replicas(part)
-        return back.flatten()[: flat.numel()].to(flat.dtype)
+        each = -(-flat.numel() // (replicas * codec.block)) * codec.block
+        sent = self._encoded(F.pad(flat, (0, each * replicas - flat.numel())), codec, replicas)
+        got = self.world.all_to_all_replicas(sent).view(replicas, -1)
+        part = torch.stack([codec.decode(one, each).to(flat.dtype) for one in got]).sum(0)
+        back = self.world.gather_replicas(self._encoded(part, codec, 1))
+        summed = torch.cat([codec.decode(one, each) for one in back])
+        return summed[: flat.numel()].to(flat.dtype)
 
-    def _rounded(self, values: Tensor) -> Tensor:
-        """Round to bf16. The rounding error is added at the same place in the next step."""
+    def _encoded(self, values: Tensor, codec: Codec, pieces: int) -> Tensor:
+        """Encode each of equal pieces. The error is added at the same place in the next step."""
         place = len(self._next_residuals)
-        owed = values + self._residuals[place] if self._residuals else values
-        sent = owed.bfloat16()
-        self._next_residuals.append(owed - sent.to(owed.dtype))
-        return sent
+        owed = self._residuals[place] if self._residuals else torch.zeros_like(values)
+        each = [
+            encode_owed(codec, piece, rest)
+            for piece, rest in zip(values.chunk(pieces), owed.chunk(pieces), strict=True)
+        ]
+        self._next_residuals.append(torch.cat([rest for _, rest in each]))
+        return torch.cat([content for content, _ in each])
 
     def vote(
         self,
@@ -103,7 +110,8 @@ class ReplicaReducer:
         requests: dict[str, bool],
         figures: Tensor | None = None,
     ) -> Vote:
-        """Sum the loss, the gradient norm and every rank's requests over all ranks, in one message.
+        """Sum the loss, the gradient norm and every rank's requests over all ranks that step
+        together, in one message.
 
         Reading it is the one place in a step where the host waits for the device.
         """
@@ -111,7 +119,7 @@ class ReplicaReducer:
         asked = asked.to(loss.device, non_blocking=True)
         parts = [torch.stack((loss.double(), squares.to(loss.device))), asked]
         parts += [] if figures is None else [figures.to(loss.device)]
-        total, square, *rest = self.world.sum_(torch.cat(parts)).tolist()
+        total, square, *rest = self.world.sum_together_(torch.cat(parts)).tolist()
         counts, measured = rest[: len(REQUESTS)], tuple(rest[len(REQUESTS) :])
         # A NaN has no square root in `math`; let it through so that the vote sees it.
         norm = square**0.5 if square >= 0 else float("nan")

@@ -36,6 +36,8 @@ class World:
     experts: DeviceMesh | None = None
     host_group: dist.ProcessGroup | None = None  # gloo, for what lives on the host
     save_group: dist.ProcessGroup | None = None  # gloo, for the thread that writes checkpoints
+    apart: bool = False  # replicas take steps of their own, and agree after some of them
+    inside_group: dist.ProcessGroup | None = None  # of this replica's ranks, if replicas are apart
 
     @property
     def cuda(self) -> bool:
@@ -78,6 +80,16 @@ class World:
     def same_data_ranks(self) -> int:
         """Return how many ranks read the same samples."""
         return self.ranks // self.data_ranks
+
+    @property
+    def ranks_together(self) -> int:
+        """Return how many ranks take a step together: all, or those of a replica."""
+        return self.ranks // self.size("replicate") if self.apart else self.ranks
+
+    @property
+    def first_inside(self) -> bool:
+        """Return whether this is the first rank of its replica."""
+        return all(self.index(d) == 0 for d in DIMENSIONS if d != "replicate")
 
     @property
     def lead(self) -> bool:
@@ -125,6 +137,14 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def sum_together_(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over the ranks that take a step together, in place."""
+        if not self.apart:
+            return self.sum_(values)
+        if self.inside_group is not None:
+            dist.all_reduce(values, group=self.inside_group)
+        return values
+
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank; small things only."""
         if self.ranks == 1:
@@ -138,13 +158,17 @@ class World:
         return exchange.gather(value, self.ranks, self.host_group)
 
 
-def join(layout: Layout, kind: str, timeout_s: float, backend: str | None = None) -> World:
+def join(
+    layout: Layout, kind: str, timeout_s: float, backend: str | None = None, apart: bool = False
+) -> World:
     """Meet the other ranks. Raises within `timeout_s` when one of them does not come.
 
-    Several ranks can share one GPU only over another `backend` than NCCL: "gloo", for tests.
+    With `apart`, replicas will take local steps. Several ranks can share one GPU only over another
+    `backend` than NCCL: "gloo", for tests.
     """
     store, prefix = supervisor_store(timeout_s), os.environ["PENSTOCK_ATTEMPT"]
-    return build_world(store, prefix, int(os.environ["RANK"]), layout, kind, timeout_s, backend)
+    rank = int(os.environ["RANK"])
+    return build_world(store, prefix, rank, layout, kind, timeout_s, backend, apart)
 
 
 def supervisor_store(timeout_s: float) -> dist.Store:
@@ -162,6 +186,7 @@ def build_world(
     kind: str,
     timeout_s: float,
     backend: str | None = None,
+    apart: bool = False,
 ) -> World:
     """Build the world of all ranks of the layout, which meet under `prefix` in the store."""
     # It has advice for every gathering of a whole weight, which happens once a run.
@@ -193,7 +218,18 @@ def build_world(
     host, save = (
         dist.new_group(backend="gloo", timeout=timedelta(seconds=STORAGE_S)) for _ in range(2)
     )
-    return World(rank, ranks, device, mesh, experts, host, save)
+    inside = _inside_group(mesh, rank, timeout) if apart else None
+    return World(rank, ranks, device, mesh, experts, host, save, apart, inside)
+
+
+def _inside_group(mesh: DeviceMesh, rank: int, timeout: timedelta) -> dist.ProcessGroup | None:
+    """Return the group of all ranks of this replica; None if it has one rank. All ranks call it."""
+    by_replica = mesh.mesh.movedim(DIMENSIONS.index("replicate"), 0).flatten(1).tolist()
+    own = None
+    for members in by_replica if len(by_replica[0]) > 1 else ():
+        group = dist.new_group(members, timeout=timeout)
+        own = group if rank in members else own
+    return own
 
 
 def _mesh(kind: str, sizes: dict[str, int]) -> DeviceMesh:

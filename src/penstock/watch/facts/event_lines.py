@@ -52,6 +52,7 @@ from penstock.ledger.journal.events import (
     ReplicaLeftOut,
     ReplicasDiffer,
     RollbackSpan,
+    RoundEnded,
     SampleFailed,
     SaveFailed,
     SpikeFound,
@@ -80,6 +81,7 @@ Classes = tuple[type[JournalEvent], ...]
 NOT_SHOWN: Classes = (
     RankStarted, RankJoined, RankReady, WarmUpSpan, CheckpointSpan, FeedState, FastTierReady,
     RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack, PairsRewarded,
+    RoundEnded,
 )  # fmt: skip
 # Every rank writes the same: the first one is shown.
 SAME_ON_ALL_RANKS: Classes = (
