@@ -21,6 +21,7 @@ OTHER_VERBS = {
     "cli",
     "drill",
     "watch",
+    "data/build/on_ray.py",
     "guard/convert/foreign.py",
     "guard/convert/source.py",
     "launch/prepare/adopt.py",

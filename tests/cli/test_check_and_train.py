@@ -161,7 +161,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "missing": "has no function 'missing'",
         "raises": "it raised AttributeError",
         "mean": "it must return one loss per token",
-        "number": "it gave float for logits",
+        "number": "it gave a float; it must return one loss per token",
         "detached": "its losses do not depend on the logits",
         "nan": "its loss is NaN before the first step",
     }

@@ -261,13 +261,6 @@ BAD = {
         '"a.py"',
         'write "my_model.py:build"',
     ),
-    "adapter without weights": (
-        MODEL + '[model.adapter]\nkind = "lora"\n',
-        3,
-        "model.adapter",
-        "",
-        "write from =",
-    ),
     "adapter targets a word": (
         '[model]\nfrom = "x"\n[train]\nlearning_rate = 1\n[model.adapter]\ntargets = "ffn"\n',
         6,

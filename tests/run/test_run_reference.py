@@ -43,7 +43,7 @@ def test_defaults_are_those_of_an_almost_empty_run(run_of):
 
 def test_unsupported_fields_are_marked():
     text = reference.markdown()
-    assert re.search(r"\| `launcher` .*\*Not yet: .*\.\* \|", text)
+    assert re.search(r"\| `dir` .*\*Not yet: .*\.\* \|", text)
     assert not re.search(r"\| `(wandb|webhook|tensorboard|mlflow|trackio)` .*Not yet", text)
 
 
