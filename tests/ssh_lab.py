@@ -90,8 +90,11 @@ class SshLab:
         return self.own(host) / "home"
 
     def start_sshd(self, host: str) -> None:
-        inside = f"hostname {host} && mount --bind {self.own(host)} {self.at} && exec {SSHD} -D -e"
-        command = f"{inside} -f {self.own(host)}/sshd_config"
+        # bash reads the start-up file of this machine's user for every command of ssh. It may do
+        # anything, and a host that is killed in the middle of it leaves its locks behind.
+        plain = "test ! -e ~/.bashrc || mount --bind /dev/null ~/.bashrc"
+        inside = f"hostname {host} && mount --bind {self.own(host)} {self.at} && {{ {plain}; }}"
+        command = f"{inside} && exec {SSHD} -D -e -f {self.own(host)}/sshd_config"
         with (self.folder / f"sshd-{host}.log").open("ab") as log:
             self._sshd[host] = subprocess.Popen(
                 [*self.net(host), "unshare", "--mount", "--uts", "sh", "-c", command],
