@@ -229,7 +229,10 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "replicas of local steps": (["train.sync.local_steps=4"], "layout.replicate = 2 or more"),
         "rounds": ([*apart, "train.sync.local_steps=9999"], "so replicas would never agree"),
         "local steps, live": ([*apart, "guard.mode=live"], "replicas agree in every step there"),
-        "local steps, narrow": ([*apart, "train.precision=bf16", "train.weights=bf16"], "mostly rounding"),
+        "local steps, narrow": (
+            [*apart, "train.precision=bf16", "train.weights=bf16"],
+            "mostly rounding",
+        ),
         "codec of gradients": (["train.sync.compress=int4"], "too coarse for gradients"),
         "tensorboard": (["log.tensorboard=raw.jsonl"], "is a file; write a folder"),
         "trackio": (["log.trackio=a/b"], "no name of a project"),
