@@ -1,0 +1,162 @@
+"""SkyPilot: one managed job per run, on rented machines that may vanish and are replaced."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.errors import PenstockError, RunFailed
+from penstock.files import write_atomic
+from penstock.launch.engines.carry import carry
+from penstock.launch.engines.engine import Job, JobPhase, JobState, Submission
+from penstock.launch.engines.kubernetes_fields import object_name
+from penstock.launch.engines.sky_task import launch_command, static_problems, task
+from penstock.launch.engines.yaml_text import to_yaml
+from penstock.run.schema.run import Run
+from penstock.secret import redact
+
+TASK = "sky.yaml"
+"""File of the run folder that was submitted."""
+LAUNCH_S, ASK_S, CANCEL_S = 1800.0, 120.0, 900.0
+POLL_S = 5.0
+LONGEST_WORDS = 300
+_QUEUED = {"PENDING": "waits for SkyPilot's controller", "STARTING": "machines are being rented"}
+_RUNNING = {
+    "RUNNING": "runs",
+    "RECOVERING": "machines were lost; others are being rented",
+    "WINDING_DOWN": "ends",
+    "CANCELLING": "is being cancelled",
+}
+
+
+class Sky:
+    """Managed jobs of SkyPilot, through its command."""
+
+    name = "sky"
+
+    def refusals(self, job: Job) -> list[str]:
+        return list(static_problems(job.run))
+
+    def text(self, job: Job) -> str:
+        return to_yaml(task(job.run, carry(job.run), job.env))
+
+    def submit(self, job: Job) -> Submission:
+        """Submit the job. Refuse a missing credential, or a second job, before that."""
+        run, name = job.run, object_name(job.run.name)
+        if missing := list(missing_variables(run)):
+            raise PenstockError("\n".join(missing))
+        active = [one for one in _queue() if one["job_name"] == name and not _ended(one)]
+        if active:
+            raise PenstockError(
+                f'name = "{run.name}": job {active[0]["job_id"]} of SkyPilot has this name and has '
+                f"not ended; `sky jobs cancel {active[0]['job_id']}` ends it, or give the run "
+                "another name"
+            )
+        file = job.run_file.parent / TASK
+        write_atomic(file, self.text(job))
+        _sky(launch_command(run, str(file))[1:], LAUNCH_S)
+        numbers = [one["job_id"] for one in _queue() if one["job_name"] == name]
+        if not numbers:
+            raise RunFailed(f"SkyPilot took {file}, and has no job {name}; see `sky jobs queue`")
+        return Submission(self.name, str(max(numbers)), time.time(), {"job_name": name})
+
+    def state(self, submission: Submission) -> JobState:
+        found = [one for one in _queue() if str(one["job_id"]) == submission.job]
+        if not found:
+            return JobState(JobPhase.UNKNOWN, f"SkyPilot knows no job {submission.job}")
+        return describe(found[0])
+
+    def cancel(self, submission: Submission) -> None:
+        if self.state(submission).phase in (JobPhase.ENDED, JobPhase.UNKNOWN):
+            return
+        _sky(["jobs", "cancel", "--yes", submission.job], CANCEL_S)
+        until = time.monotonic() + CANCEL_S
+        while (state := self.state(submission)).phase is not JobPhase.ENDED:
+            if time.monotonic() > until:
+                raise RunFailed(
+                    f"job {submission.job} is not gone after {CANCEL_S:.0f} s: {state.words}; see "
+                    "`sky jobs queue` and `sky status`, since its machines may still cost money"
+                )
+            time.sleep(POLL_S)
+
+
+def missing_variables(run: Run) -> Iterator[str]:
+    """Say which variables that the machines need are not set here."""
+    for name in run.cluster.sky.secrets:
+        if not os.environ.get(name):
+            yield (
+                f'cluster.sky.secrets: "{name}" is not set here, and the machines get it from '
+                f"here; `export {name}=…`, or remove it from the list"
+            )
+
+
+def describe(record: dict[str, Any]) -> JobState:
+    """Return the state of a managed job, from its record in `sky jobs queue`."""
+    status = str(record.get("status") or "")
+    where = str(record.get("infra") or record.get("region") or record.get("cloud") or "")
+    nodes = tuple(filter(None, str(record.get("node_names") or "").split(",")))
+    if status in _QUEUED:
+        return JobState(JobPhase.QUEUED, _with(_QUEUED[status], record.get("details")), nodes)
+    if status in _RUNNING:
+        words = _RUNNING[status] + (f" on {where}" if where not in ("", "-") else "")
+        lost = record.get("recovery_count") or 0
+        words += f", recovered {lost} times" if lost else ""
+        return JobState(JobPhase.RUNNING, words, nodes)
+    if not _ended(record):
+        return JobState(JobPhase.UNKNOWN, f"SkyPilot calls it {status or 'nothing'}", nodes)
+    done = {"SUCCEEDED": "ended: done", "CANCELLED": "ended: cancelled"}
+    words = done.get(status) or f"ended: {status.lower().replace('_', ' ')}"
+    return JobState(JobPhase.ENDED, _with(words, record.get("failure_reason")), nodes)
+
+
+def _ended(record: dict[str, Any]) -> bool:
+    status = str(record.get("status") or "")
+    return status in ("SUCCEEDED", "CANCELLED") or status.startswith("FAILED")
+
+
+def _with(words: str, more: object) -> str:
+    said = " ".join(str(more or "").split())
+    words = f"{words}: {said}" if said else words
+    return words if len(words) <= LONGEST_WORDS else f"{words[: LONGEST_WORDS - 1]}…"
+
+
+def _queue() -> list[dict[str, Any]]:
+    """Return all managed jobs that SkyPilot knows."""
+    said = _sky(["jobs", "queue", "--all", "--output", "json"], ASK_S)
+    try:
+        found = json.loads(said[said.index("[") :])  # warnings may stand before it
+        return [dict(one) for one in found]
+    except (ValueError, TypeError):
+        raise RunFailed(f"`sky jobs queue` answered something else: {said[:200]!r}") from None
+
+
+def _sky(arguments: list[str], timeout_s: float) -> str:
+    """Run SkyPilot's command and return what it printed."""
+    program = shutil.which("sky")
+    if program is None:
+        raise PenstockError(
+            'cluster.launcher = "sky": SkyPilot is not installed; install it in an environment of '
+            "its own (`uv tool install 'skypilot[aws]'`), so that `sky` is found, and see `sky "
+            "check`. Without it, `penstock train RUN --dry-run` shows the task"
+        )
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunFailed(
+            f"`sky {arguments[0]} {arguments[1]}` gave no answer in {timeout_s:.0f} s; see `sky "
+            "api status`"
+        ) from None
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        why = redact(" ".join(lines[-3:]))[-400:]
+        raise RunFailed(f"`sky {' '.join(arguments[:2])}` failed: {why or done.returncode}")
+    return done.stdout
