@@ -7,7 +7,6 @@ a leader that answers. A host whose fence has stood still for half an hour takes
 run, trains nothing, and is replaced.
 """
 
-import os
 import struct
 import sys
 import time
@@ -63,4 +62,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What is refused before a run goes to Kubernetes: what is wrong by itself, and what is not there."""
+"""What is refused before a run goes to Kubernetes: bad fields, and objects that are not there."""
 
 from collections.abc import Callable, Iterator
 
