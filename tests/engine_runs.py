@@ -8,7 +8,6 @@ from penstock.run.load import load_table
 ENGINES = {
     "kubernetes": {
         "image": "registry.example/penstock:1",
-        "resources": ["nvidia.com/gpu=0"],
     },
     "sky": {
         "accelerators": "H100:8",
@@ -23,7 +22,7 @@ def job_of(engine: str, *overrides: str) -> Job:
     table = {
         "name": "a-run",
         "model": {"preset": "llama-3m"},
-        "cluster": {"launcher": engine, engine: dict(ENGINES[engine])},
+        "cluster": {"launcher": engine, "use": "H100", engine: dict(ENGINES[engine])},
         "guard": {"durable": "s3://bucket/runs"},
     }
     changed = [one for one in overrides if not one.endswith("=null")]

@@ -42,6 +42,10 @@ class NotYet(PenstockError):
     """A field or verb of the design that this version does not have."""
 
 
+class NotReached(PenstockError):
+    """Something on the network that does not answer, or not with the credentials of this user."""
+
+
 class OwnCodeError(PenstockError):
     """An exception that the user's own code raised, in words."""
 

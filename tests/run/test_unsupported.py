@@ -13,7 +13,7 @@ REFUSED = [
     ("train.sync.local_steps=2", "DiLoCo"),
     ("train.sync.compress=int8", "int8"),
     ("train.sync.compress=powersgd:4", "powersgd"),
-    ("cluster.launcher=sky", "this launcher"),
+    ("cluster.launcher=ssh", "this launcher"),
 ]
 
 
@@ -81,7 +81,7 @@ def test_own_experts(run_of):
 
 def test_all_are_listed_together(run_of):
     with pytest.raises(NotYet) as error:
-        refuse_unsupported(run_of(TEXT, "cluster.launcher=sky", "train.sync.local_steps=2"))
+        refuse_unsupported(run_of(TEXT, "cluster.launcher=ssh", "train.sync.local_steps=2"))
     assert len(str(error.value).splitlines()) == 2
     assert error.value.exit_code == 2
 

@@ -125,8 +125,10 @@ def _dry_run(file: str, overrides: list[str], more: object, json: bool) -> None:
     if more:
         raise PenstockError("--dry-run: with a run file and overrides alone; leave the rest out")
     found = dry_run(load(file, overrides))
+    for note in found.notes:
+        sys.stderr.write(f"note: {note}\n")
     if json:
-        print_json({"engine": found.engine, "text": found.text})
+        print_json({"engine": found.engine, "text": found.text, "notes": list(found.notes)})
     else:
         out.print(found.text, markup=False, soft_wrap=True, highlight=False)
 

@@ -4,10 +4,10 @@ import shlex
 import sys
 from dataclasses import dataclass
 
+from penstock.errors import NotReached
 from penstock.launch.engines.engine import submits
 from penstock.launch.engines.table import open_engine
-from penstock.launch.prepare.listener import Listener
-from penstock.launch.submit import check, job_for
+from penstock.launch.submit import job_for
 from penstock.launch.verify import verify
 from penstock.run.clusters.apply import with_cluster_file
 from penstock.run.schema.run import Run
@@ -19,16 +19,19 @@ class DryRun:
 
     engine: str
     text: str
+    notes: tuple[str, ...] = ()
+    """What could not be checked."""
 
 
 def dry_run(run: Run) -> DryRun:
     """Check a run as `train` does, and return what it would submit or start."""
     run = with_cluster_file(run)
-    if submits(run):
-        check(run, Listener())
+    found = verify(run, dry=True)
+    unreached = isinstance(found.refused, NotReached)  # without credentials, what is far stays so
+    if submits(run) and (unreached or not found.refused):
         engine = open_engine(run.cluster.launcher)
-        return DryRun(engine.name, engine.text(job_for(run)))
-    found = verify(run)
+        notes = (f"not checked: {found.refused}",) if unreached else ()
+        return DryRun(engine.name, engine.text(job_for(run)), notes)
     if found.refused:
         raise found.refused
     return DryRun("local", "\n".join(_local_lines(found.run, found.memory)))

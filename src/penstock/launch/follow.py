@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.tiers.journal_facts import last_result
-from penstock.launch.engines.engine import JobPhase, JobState, Submission
+from penstock.launch.engines.engine import FAR, JobPhase, JobState, Submission, meets
 from penstock.launch.engines.table import keep_end, open_engine, state_of
 from penstock.launch.hosts import journal_sync, meeting
 from penstock.launch.hosts.meeting import MeetingPlace, SharedFolder
@@ -80,7 +80,7 @@ def follow(run: Run, submission: Submission, listener: Listener) -> None:
     finally:
         watch.ended.set()
     keep_end(folder.path, submission, watch.state)
-    _refuse_failure(folder, submission, watch.state)
+    _refuse_failure(run, submission, watch.state)
 
 
 def _show(run: Run, watch: JobWatch, listener: Listener) -> None:
@@ -113,8 +113,14 @@ def count_invocations(folder: RunFolder) -> int:
     return len(lines_of(read_events(folder.journal / SUPERVISOR), InvocationStarted))
 
 
-def _refuse_failure(folder: RunFolder, submission: Submission, state: JobState) -> None:
-    """Raise RunFailed unless the job began the run and it ended well, or a person stopped it."""
+def _refuse_failure(run: Run, submission: Submission, state: JobState) -> None:
+    """Raise RunFailed unless the job began the run and it ended well, or a person stopped it.
+
+    Where the records are on a volume that only the nodes see, the engine's word has to do.
+    """
+    folder = RunFolder(run.folder)
+    if run.cluster.launcher in FAR and run.guard.durable is None and state.well:
+        return
     began = count_invocations(folder) > int(submission.detail.get(INVOCATIONS, "0"))
     if began and last_result(folder) in WELL:
         return
@@ -129,7 +135,7 @@ def ask(run: Run, submission: Submission, what: str) -> None:
     folder = RunFolder(run.folder)
     folder.make()
     folder.request(what)
-    if run.cluster.nodes > 1:
+    if meets(run):
         place = meeting.meeting_place(run)
         with contextlib.suppress(OSError):  # a shared folder is enough
             if what == "stop":  # nodes that the engine starts later must not begin it again

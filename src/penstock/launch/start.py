@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.guard.checkpoints import create_identity
-from penstock.launch.engines.engine import submits
+from penstock.launch.engines.engine import meets, on_a_node, submits
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.launch_plan import BudgetLimit
 from penstock.launch.prepare.listener import Listener, SafeListener
@@ -80,7 +80,7 @@ def _start(
             raise PenstockError("--fork and --fresh: a fork is new by itself; give one of them")
         run = renamed(run, fork)
     folder = RunFolder(run.folder)
-    if run.cluster.nodes > 1:
+    if run.cluster.nodes > 1 or (on_a_node() and meets(run)):
         if fork is not None or fresh:
             raise PenstockError(
                 "--fork and --fresh: not on several hosts, of which none can know what the others "

@@ -41,28 +41,29 @@ class Findings:
     memory: str = ""  # how full the accelerators get, or why that is not known
 
 
-def verify(run: Run) -> Findings:
-    """Check a run as `train` does before its ranks start; an error is kept in the findings."""
+def verify(run: Run, dry: bool = False) -> Findings:
+    """Check a run as `train` does before its ranks start; an error is kept in the findings.
+
+    `dry` is for a run that will only be shown: credentials of a bucket may be missing.
+    """
     try:
         run = with_cluster_file(run)
         refuse_unsupported(run)
         run = with_model_config(run)
+        if submits(run):
+            refuse_submission(run, dry)
         machine = devices_of_nodes(run) if submits(run) else find_devices()
         folder = RunFolder(run.folder)
         run = _as_resumed(run, folder)
         run, before = _with_precision(run), _launch_before(folder)
         known = find_data(run, before, machine)
         if known.missing:
-            if submits(run):
-                refuse_submission(run)
             return _describe_assumed(run, known)
         prepared = settle_choices(run, known.data, machine)
         run = prepared.run
         layout, plan = prepared.plan_launch(before)
         _refuse_other_weights(run, folder, prepared.data.vocab)
         launch_plan.budget_limit(run, folder, layout.ranks, now())
-        if submits(run):
-            refuse_submission(run)
     except PenstockError as error:
         return Findings(run, error)
     return _with_memory(Findings(run, warnings=prepared.warnings), plan)

@@ -34,9 +34,9 @@ UNSUPPORTED_FIELDS = [
     ),
     UnsupportedField(
         "cluster.launcher",
-        _only("local", "slurm"),
+        _only("local", "slurm", "kubernetes", "sky"),
         "this launcher",
-        'write "slurm", or "local"',
+        'write "slurm", "kubernetes", "sky" or "local"',
     ),
 ]
 

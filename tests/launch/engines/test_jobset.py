@@ -63,8 +63,6 @@ def test_no_probe_ends_a_start_of_less_than_half_an_hour():
     assert start["exec"]["command"][-2:] == ["--started", "/work/runs/a-run"]
     assert live["exec"]["command"][-1] == "/work/runs/a-run"
     assert live["failureThreshold"] > 1
-    _, alone = submitted("cluster.nodes=1")
-    assert "livenessProbe" not in pod_of(alone)["containers"][0]
 
 
 def test_the_pods_name_is_the_nodes_name():
@@ -133,18 +131,17 @@ def test_a_pod_is_no_root_and_asks_kubernetes_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("resources", "asked"),
+    ("overrides", "asked"),
     [
-        ("[]", {"nvidia.com/gpu": "2"}),
-        ('["amd.com/gpu=2"]', {"amd.com/gpu": "2"}),
-        ('["nvidia.com/gpu=0", "cpu=4"]', {"cpu": "4"}),
+        ([], {"nvidia.com/gpu": "8"}),
+        (["cluster.accelerators=2"], {"nvidia.com/gpu": "2"}),
+        (['cluster.kubernetes.resources=["amd.com/gpu=8"]'], {"amd.com/gpu": "8"}),
+        (['cluster.kubernetes.resources=["nvidia.com/gpu=0", "cpu=4"]'], {"cpu": "4"}),
     ],
 )
-def test_a_named_gpu_resource_wins_over_the_count_and_zero_asks_for_none(resources, asked):
-    job = job_of(
-        "kubernetes", "cluster.accelerators=2", f"cluster.kubernetes.resources={resources}"
-    )
-    assert jobset.pod_resources(job.run) == asked
+def test_a_pod_asks_for_the_gpus_of_its_node_unless_a_resource_names_them(overrides, asked):
+    _, job_set = submitted(*overrides)
+    assert pod_of(job_set)["containers"][0]["resources"]["limits"] == asked
 
 
 def test_the_files_of_the_run_are_mounted_where_the_command_reads_them(tmp_path, monkeypatch):

@@ -6,6 +6,8 @@ from engine_runs import job_of
 from penstock.errors import PenstockError
 from penstock.launch.engines import kubernetes
 from penstock.launch.engines.kubernetes import Kubernetes
+from penstock.launch.prepare import nodes
+from penstock.meter.devices import Devices
 
 SECTION = "cluster.kubernetes"
 GPUS = f"{SECTION}.resources"
@@ -19,10 +21,16 @@ REFUSED = [
         ["guard.durable=/data/runs", f"{SECTION}.claim=shared"],
         "which pods do not see; leave it out: runs are on the claim",
     ),
-    ([f"{GPUS}=[]"], 'cluster.accelerators = "all": a pod gets only the GPUs that it asks for'),
+    (["cluster.use=here"], 'cluster.use = "here": a machine without GPUs, by which the pods'),
     (
-        ["cluster.accelerators=8", f'{GPUS}=["nvidia.com/gpu=4"]'],
-        'cluster.accelerators = 8: cluster.kubernetes.resources asks for "nvidia.com/gpu=4"',
+        ["cluster.use=here", f'{GPUS}=["nvidia.com/gpu=8"]'],
+        'cluster.use = "here": a machine without GPUs, by which the pods',
+    ),
+    (["cluster.use=HH100"], 'cluster.use = "HH100": '),
+    (["cluster.accelerators=9"], "cluster.accelerators = 9: a node has 8 of them; write"),
+    (
+        [f'{GPUS}=["nvidia.com/gpu=4"]'],
+        'cluster.kubernetes.resources: "nvidia.com/gpu=4", but a node is planned with 8',
     ),
     ([f'{GPUS}=["memory"]'], f'{GPUS}: "memory": no resource; write "rdma/ib=8"'),
     ([f'{GPUS}=["memory=lots"]'], f'{GPUS}: "memory=lots": no resource'),
@@ -53,19 +61,20 @@ REFUSED = [
 
 @pytest.fixture(autouse=True)
 def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test of this file asks a cluster that happens to be configured here."""
+    """No test of this file asks a cluster that is configured here, or the GPUs of this machine."""
 
     def refuse(run):
         raise kubernetes.NoCluster("none")
 
     monkeypatch.setattr(kubernetes, "_cluster", refuse)
+    monkeypatch.setattr(nodes, "find_devices", lambda: Devices("cpu", 2, "", "", 2**30))
 
 
 @pytest.mark.parametrize(("overrides", "words"), REFUSED)
 def test_bad_input_is_refused_with_field_value_and_fix(overrides, words):
     (line,) = Kubernetes().refusals(job_of("kubernetes", *overrides))
     assert words in line
-    assert "; " in line
+    assert "; " in line or "Did you mean" in line
 
 
 def test_all_that_is_wrong_is_said_at_once():
@@ -79,7 +88,8 @@ def test_all_that_is_wrong_is_said_at_once():
         [],
         ["guard.durable=null", f"{SECTION}.claim=shared", "data.dataset=pages@12"],
         [f"{SECTION}.claim=shared", "data.dataset=/work/pages"],
-        ["cluster.accelerators=8", f"{GPUS}=[]"],
+        ["cluster.accelerators=4", f'{GPUS}=["nvidia.com/gpu=4"]'],
+        ["cluster.use=here", f'{GPUS}=["nvidia.com/gpu=0"]'],
         ["log.webhook=$HOOK"],
         ["data.dataset=gs://bucket/datasets/pages@12"],
         ["data.dataset=hf:org/name"],

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from penstock.catalog.shapes import LARGEST
 from penstock.data.store.objects import Store
-from penstock.errors import PenstockError
+from penstock.errors import NotReached, PenstockError
 from penstock.untrusted import INDEX_BYTES, parse_json, preview, read_bounded
 
 FORMAT = 1
@@ -142,7 +142,7 @@ def fetch_manifest(url: str, patience_s: float) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise PenstockError(f"{url} cannot be reached: {error.strerror or error}.") from None
+        raise NotReached(f"{url} cannot be reached: {error.strerror or error}.") from None
     return content if content.lstrip()[:1] == b"{" else None
 
 

@@ -25,6 +25,10 @@ JOB_LOGS = "job-"
 writes them there; `penstock logs` shows them."""
 
 
+FAR = ("kubernetes", "sky")
+"""Engines whose nodes share no disk with the machine that submits."""
+
+
 def on_a_node() -> bool:
     """Return whether an engine started this process as one node of a run."""
     return bool(os.environ.get(NODE_OF))
@@ -33,6 +37,16 @@ def on_a_node() -> bool:
 def submits(run: Run) -> bool:
     """Return whether `train` submits this run to an engine, instead of training here."""
     return run.cluster.launcher != "local" and not on_a_node()
+
+
+def meets(run: Run) -> bool:
+    """Return whether the nodes of a submitted run meet in its durable place.
+
+    Several nodes do, and so does one with a spare. A node that shares no disk with the machine that
+    submits does too: by that place it can be followed and stopped.
+    """
+    hosts = run.cluster.nodes + run.guard.spares
+    return hosts > 1 or run.cluster.launcher in FAR
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,8 @@ class Job:
     """Folder that the command was given in; relative paths in the run file mean this one."""
     token: str = ""
     """Random word of this submission, for the variable `TOKEN` of the nodes."""
+    dry: bool = False
+    """Nothing will be submitted, so that credentials may be missing."""
 
     @property
     def hosts(self) -> int:
@@ -100,6 +116,8 @@ class JobState:
     words: str
     """Such as "waits for resources (3 jobs before it)" or "ended: out of memory"."""
     nodes: tuple[str, ...] = ()
+    well: bool | None = None
+    """Whether it ended well, where the engine knows; the run's own records say it better."""
 
 
 class Engine(Protocol):

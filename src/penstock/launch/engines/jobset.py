@@ -7,6 +7,7 @@ own `RestartJob`, which clusters have since JobSet 0.12, is not needed.
 """
 
 import math
+from dataclasses import dataclass
 
 from penstock.launch.engines import kubernetes_fields as fields
 from penstock.launch.engines.carry import RUN_FILE, CarriedRun
@@ -53,12 +54,21 @@ exit "$code"
 """
 
 
-def objects(run: Run, carried: CarriedRun, env: dict[str, str]) -> list[dict[str, Value]]:
-    """Return the objects of a run in the order in which they are created.
+@dataclass(frozen=True)
+class Pods:
+    """What the pods of a run are made from."""
 
-    `env` are variables of every node.
-    """
-    return [config_map(run, carried), job_set(run, carried, env)]
+    run: Run
+    carried: CarriedRun
+    env: dict[str, str]
+    """Variables of every node."""
+    gpus: int
+    """Of a node, where no resource of the section names any."""
+
+
+def objects(pods: Pods) -> list[dict[str, Value]]:
+    """Return the objects of a run in the order in which they are created."""
+    return [config_map(pods.run, pods.carried), job_set(pods)]
 
 
 def config_map(run: Run, carried: CarriedRun) -> dict[str, Value]:
@@ -66,14 +76,14 @@ def config_map(run: Run, carried: CarriedRun) -> dict[str, Value]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(run), "data": files}
 
 
-def job_set(run: Run, carried: CarriedRun, env: dict[str, str]) -> dict[str, Value]:
-    metadata = _metadata(run)
+def job_set(pods: Pods) -> dict[str, Value]:
+    run, metadata = pods.run, _metadata(pods.run)
     if queue := run.cluster.kubernetes.queue:
         metadata["labels"] = _labels(run) | {"kueue.x-k8s.io/queue-name": queue}
     node: dict[str, Value] = {
         "name": "node",
         "replicas": run.cluster.nodes + run.guard.spares,
-        "template": {"spec": _job(run, carried, env)},
+        "template": {"spec": _job(pods)},
     }
     return {
         "apiVersion": f"{API}/{VERSION}",
@@ -93,11 +103,11 @@ def grace_s(run: Run) -> int:
     return math.ceil(run.guard.grace) + LEAVING_S
 
 
-def pod_resources(run: Run) -> dict[str, str]:
-    """Return what a pod asks for: what the section names, and the GPUs of `accelerators`."""
-    named = fields.resources(run.cluster.kubernetes)
-    if run.cluster.accelerators != "all" and not any(map(fields.is_gpu, named)):
-        named["nvidia.com/gpu"] = str(run.cluster.accelerators)
+def pod_resources(section: KubernetesSection, gpus: int) -> dict[str, str]:
+    """Return what a pod asks for: what the section names, and GPUs unless it names some."""
+    named = fields.resources(section)
+    if not any(map(fields.is_gpu, named)):
+        named["nvidia.com/gpu"] = str(gpus)
     return {name: amount for name, amount in named.items() if amount != "0"}
 
 
@@ -123,7 +133,8 @@ def _key(path: str) -> str:
     return path.replace("/", "__")
 
 
-def _job(run: Run, carried: CarriedRun, env: dict[str, str]) -> dict[str, Value]:
+def _job(pods: Pods) -> dict[str, Value]:
+    run = pods.run
     preempted: Value = [{"type": "DisruptionTarget", "status": "True"}]
     return {
         "parallelism": 1,
@@ -139,7 +150,7 @@ def _job(run: Run, carried: CarriedRun, env: dict[str, str]) -> dict[str, Value]
         },
         "template": {
             "metadata": {"labels": _labels(run), "annotations": {RUN_NAME: run.name}},
-            "spec": _pod(run, carried, env),
+            "spec": _pod(pods),
         },
     }
 
@@ -148,8 +159,8 @@ def _exit_code(code: int) -> Value:
     return {"containerName": CONTAINER, "operator": "In", "values": [code]}
 
 
-def _pod(run: Run, carried: CarriedRun, env: dict[str, str]) -> dict[str, Value]:
-    section = run.cluster.kubernetes
+def _pod(pods: Pods) -> dict[str, Value]:
+    run, section = pods.run, pods.run.cluster.kubernetes
     pod: dict[str, Value] = {
         "restartPolicy": "Never",  # a failed pod is replaced, on another machine if need be
         "terminationGracePeriodSeconds": grace_s(run),
@@ -163,8 +174,8 @@ def _pod(run: Run, carried: CarriedRun, env: dict[str, str]) -> dict[str, Value]
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "affinity": _apart(run),
-        "containers": [_container(run, env)],
-        "volumes": _volumes(run, carried),
+        "containers": [_container(pods)],
+        "volumes": _volumes(run, pods.carried),
     }
     if section.service_account:
         pod["serviceAccountName"] = section.service_account
@@ -191,8 +202,9 @@ def _apart(run: Run) -> Value:
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
-def _container(run: Run, env: dict[str, str]) -> Value:
-    section, resources = run.cluster.kubernetes, pod_resources(run)
+def _container(pods: Pods) -> Value:
+    run, section = pods.run, pods.run.cluster.kubernetes
+    resources = pod_resources(section, pods.gpus)
     folder = f"{WORK}/{run.folder}" if not run.folder.is_absolute() else f"{WORK}/runs/{run.name}"
     security: dict[str, Value] = {
         "allowPrivilegeEscalation": False,
@@ -206,7 +218,7 @@ def _container(run: Run, env: dict[str, str]) -> Value:
         "command": ["sh", "-c", SCRIPT, "penstock"],
         "args": ["penstock", "train", f"{FILES}/{RUN_FILE}"],
         "workingDir": WORK,
-        "env": _env(env),
+        "env": _env(pods.env),
         "resources": _amounts(resources),
         "securityContext": security,
         "startupProbe": {
@@ -214,6 +226,12 @@ def _container(run: Run, env: dict[str, str]) -> Value:
             "periodSeconds": START_PERIOD_S,
             "timeoutSeconds": ALIVE_PERIOD_S,
             "failureThreshold": START_S // START_PERIOD_S,
+        },
+        "livenessProbe": {
+            "exec": {"command": _alive(folder)},
+            "periodSeconds": ALIVE_PERIOD_S,
+            "timeoutSeconds": ALIVE_PERIOD_S,
+            "failureThreshold": ALIVE_FAILURES,
         },
         # What a pod printed last is then part of its status, and of `penstock status`.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -225,13 +243,6 @@ def _container(run: Run, env: dict[str, str]) -> Value:
     }
     if section.secrets:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in section.secrets]
-    if run.cluster.nodes + run.guard.spares > 1:  # one host alone has no fence to look at
-        container["livenessProbe"] = {
-            "exec": {"command": _alive(folder)},
-            "periodSeconds": ALIVE_PERIOD_S,
-            "timeoutSeconds": ALIVE_PERIOD_S,
-            "failureThreshold": ALIVE_FAILURES,
-        }
     return container
 
 

@@ -9,6 +9,7 @@ from penstock.launch.engines.carry import carry
 from penstock.launch.engines.engine import NODE_OF, Job, JobPhase, JobState, Submission
 from penstock.launch.engines.jobset import (
     OF_JOBSET,
+    Pods,
     grace_s,
     objects,
 )
@@ -16,6 +17,7 @@ from penstock.launch.engines.kubernetes_checks import missing_objects, static_pr
 from penstock.launch.engines.kubernetes_client import Cluster, KubernetesError, NoCluster, Table
 from penstock.launch.engines.kubernetes_state import describe
 from penstock.launch.engines.yaml_text import to_yaml
+from penstock.launch.prepare.nodes import devices_of_nodes
 from penstock.run.schema.run import Run
 
 POLL_S = 1.0
@@ -82,10 +84,11 @@ def _cluster_of(submission: Submission) -> Cluster:
 
 
 def _objects(job: Job) -> list[Table]:
-    run = job.run
+    run, devices = job.run, devices_of_nodes(job.run)
     # The word of the submission is in the durable place; a claim cannot be written from here.
     env = job.env if is_url(run.guard.durable) else {NODE_OF: "kubernetes"}
-    return [dict(one) for one in objects(run, carry(run), env)]
+    gpus = devices.ranks(run.cluster.accelerators) if devices.kind == "cuda" else 0
+    return [dict(one) for one in objects(Pods(run, carry(run), env, gpus))]
 
 
 def _delete(cluster: Cluster, name: str, grace: float) -> None:

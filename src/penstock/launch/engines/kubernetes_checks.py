@@ -9,6 +9,7 @@ from penstock.launch.engines.carry import carry, refused_places, refused_secrets
 from penstock.launch.engines.jobset import MANAGER, RUN_NAME, WORK
 from penstock.launch.engines.kubernetes_client import Cluster, KubernetesError
 from penstock.launch.engines.kubernetes_state import ended_words
+from penstock.launch.prepare.nodes import devices_of_nodes
 from penstock.run.schema.run import Run
 
 
@@ -44,22 +45,29 @@ def _storage_problems(run: Run) -> Iterator[str]:
 
 
 def _gpu_problems(run: Run) -> Iterator[str]:
-    count, section = run.cluster.accelerators, run.cluster.kubernetes
+    section = run.cluster.kubernetes
     try:
-        gpus = {k: v for k, v in fields.resources(section).items() if fields.is_gpu(k)}
+        named = {k: int(v) for k, v in fields.resources(section).items() if fields.is_gpu(k)}
+        devices = devices_of_nodes(run)
+        ranks = devices.ranks(run.cluster.accelerators)
     except ValueError:
         return  # said already
-    if count == "all" and not gpus:
+    except PenstockError as error:
+        yield str(error)
+        return
+    asked = sum(named.values())
+    if devices.kind == "cuda" and named and asked != ranks:
+        listed = ", ".join(f'"{name}={amount}"' for name, amount in named.items())
         yield (
-            'cluster.accelerators = "all": a pod gets only the GPUs that it asks for; write their '
-            "number on a node, such as cluster.accelerators = 8, or cluster.kubernetes.resources = "
-            '["nvidia.com/gpu=0"] for pods without'
+            f"cluster.kubernetes.resources: {listed}, but a node is planned with {ranks} "
+            f"({devices}); make cluster.accelerators equal, or leave the resource out"
         )
-    elif count != "all" and gpus and sum(map(int, gpus.values())) not in (0, count):
-        named = ", ".join(f'"{name}={amount}"' for name, amount in gpus.items())
+    elif devices.kind != "cuda" and (asked or not named):
         yield (
-            f"cluster.accelerators = {count}: cluster.kubernetes.resources asks for {named}; make "
-            "them equal, or leave one out"
+            f'cluster.use = "{run.cluster.use}": a machine without GPUs, by which the pods would '
+            'be planned; write what they run on, such as cluster.use = "H100" (`penstock catalog '
+            'nodes`) or a cluster file, or cluster.kubernetes.resources = ["nvidia.com/gpu=0"] '
+            "for pods without"
         )
 
 

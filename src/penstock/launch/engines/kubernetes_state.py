@@ -26,8 +26,10 @@ def describe(
         sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
     )
     if (words := ended_words(job_set)) is not None:
-        said = next(filter(None, map(_last_words, pods)), "") if "failed" in words else ""
-        return JobState(JobPhase.ENDED, _short(f"{words}. {said}" if said else words), machines)
+        failed = words.startswith(_ENDED["Failed"])
+        said = next(filter(None, map(_last_words, pods)), "") if failed else ""
+        words = _short(f"{words}. {said}" if said else words)
+        return JobState(JobPhase.ENDED, words, machines, well=not failed)
     hosts = sum(one.get("replicas", 1) for one in job_set["spec"]["replicatedJobs"])
     running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
     waiting = [pod for pod in pods if pod.get("status", {}).get("phase") in (None, "Pending")]

@@ -13,11 +13,16 @@ from penstock.run.load import load
 from penstock.run.schema.run import Run
 
 
-def refuse_submission(run: Run) -> None:
-    """Raise PenstockError with everything that keeps this run from being submitted."""
-    job = Job(run, RunFolder(run.folder).run_file, Path.cwd())
+def refuse_submission(run: Run, dry: bool = False) -> None:
+    """Raise PenstockError with everything that keeps this run from being submitted.
+
+    `dry` is for a run that will only be shown: no bucket is asked.
+    """
+    job = Job(run, RunFolder(run.folder).run_file, Path.cwd(), dry=dry)
     refuse_second_job(run)
-    problems = [*_durable_problems(run), *open_engine(run.cluster.launcher).refusals(job)]
+    problems = open_engine(run.cluster.launcher).refusals(job)
+    if not problems and not dry:  # a place that the engine refuses is not worth asking
+        problems = _durable_problems(run)
     if problems:
         raise PenstockError("\n".join(problems))
 

@@ -38,16 +38,15 @@ class Sky:
     name = "sky"
 
     def refusals(self, job: Job) -> list[str]:
-        return list(static_problems(job.run))
+        problems = list(static_problems(job.run))
+        return problems if problems or job.dry else list(missing_variables(job.run))
 
     def text(self, job: Job) -> str:
         return to_yaml(task(job.run, carry(job.run), job.env))
 
     def submit(self, job: Job) -> Submission:
-        """Submit the job. Refuse a missing credential, or a second job, before that."""
+        """Submit the job; refuse a second one of its name before that."""
         run, name = job.run, object_name(job.run.name)
-        if missing := list(missing_variables(run)):
-            raise PenstockError("\n".join(missing))
         active = [one for one in _queue() if one["job_name"] == name and not _ended(one)]
         if active:
             raise PenstockError(

@@ -16,6 +16,7 @@ from penstock.launch.engines.carry import (
 )
 from penstock.launch.engines.kubernetes_fields import object_name
 from penstock.launch.engines.yaml_text import Value
+from penstock.launch.prepare.nodes import devices_of_nodes
 from penstock.run.schema.run import Run
 
 CPU = "cpu"
@@ -94,8 +95,7 @@ def static_problems(run: Run) -> Iterator[str]:
 
 
 def _machine_problems(run: Run) -> Iterator[str]:
-    section, asked = run.cluster.sky, run.cluster.accelerators
-    kind, _, count = (section.accelerators or "").partition(":")
+    section = run.cluster.sky
     if not section.accelerators:
         yield (
             'cluster.sky.accelerators: missing; write what to rent for a node, such as "H100:8" '
@@ -106,11 +106,8 @@ def _machine_problems(run: Run) -> Iterator[str]:
             f'cluster.sky.accelerators = "{section.accelerators}": no accelerator; write '
             '"NAME:COUNT", such as "H100:8"'
         )
-    elif asked != "all" and kind != CPU and int(count or 1) != asked:
-        yield (
-            f'cluster.accelerators = {asked}: cluster.sky.accelerators = "{section.accelerators}" '
-            "rents another number; make them equal, or leave the first out"
-        )
+    else:
+        yield from _plan_problems(run, section.accelerators)
     if section.infra and not _INFRA.fullmatch(section.infra):
         yield (
             f'cluster.sky.infra = "{section.infra}": no place; write "CLOUD", "CLOUD/REGION" or '
@@ -120,6 +117,28 @@ def _machine_problems(run: Run) -> Iterator[str]:
         yield (
             "cluster.sky.setup: missing, and a new machine has no Penstock; write the lines that "
             'install it, or cluster.sky.image = "docker:REGISTRY/penstock:TAG"'
+        )
+
+
+def _plan_problems(run: Run, rented: str) -> Iterator[str]:
+    """Say where the plan is for other machines than those that are rented."""
+    try:
+        devices = devices_of_nodes(run)
+        ranks = devices.ranks(run.cluster.accelerators)
+    except PenstockError as error:
+        yield str(error)
+        return
+    kind, _, count = rented.partition(":")
+    if (devices.kind == "cuda") != (kind != CPU):
+        yield (
+            f'cluster.sky.accelerators = "{rented}": cluster.use = "{run.cluster.use}" plans with '
+            f"{devices}; write the same machine there, such as cluster.use = "
+            f'"{"here" if kind == CPU else kind}"'
+        )
+    elif kind != CPU and int(count or 1) != ranks:
+        yield (
+            f'cluster.sky.accelerators = "{rented}": a node is planned with {ranks}; write '
+            f"cluster.accelerators = {count or 1}, or rent {ranks}"
         )
 
 

@@ -20,6 +20,8 @@ from penstock.launch.engines.engine import (
 
 ENGINES = {
     "slurm": ("penstock.launch.engines.slurm", "Slurm"),
+    "kubernetes": ("penstock.launch.engines.kubernetes", "Kubernetes"),
+    "sky": ("penstock.launch.engines.sky", "Sky"),
 }
 """Engine by its name in `cluster.launcher`: its module, and its class there."""
 
