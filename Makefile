@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 PEERS := .peers
 MLFLOW := .mlflow
+KUBERNETES := .kubernetes
+SKY := .sky
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean
+.PHONY: train test test-slow test-s3 test-mlflow test-kubernetes test-sky test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -18,7 +20,7 @@ test: $(VENV)/.dev
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm)" --hypothesis-profile=random
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not (gpu or s3 or netns or hostile or slurm or kubernetes or sky)" --hypothesis-profile=random
 
 # Against a real S3 server (Ceph RGW, in memory): needs Debian's ceph-mon, ceph-osd and radosgw.
 test-s3: $(VENV)/.dev
@@ -27,6 +29,15 @@ test-s3: $(VENV)/.dev
 # MLflow's own client against its own server, in an environment of their own: minutes to install.
 test-mlflow: $(VENV)/.dev $(MLFLOW)/.made
 	$(BIN)/python -m pytest -m "slow or not slow" tests/watch/outlets/test_mlflow.py
+
+# What is submitted to Kubernetes, by its own schemas (kubernetes-validate) and JobSet's models; and,
+# where scripts/kube_apiserver.sh has built one, by a real API server.
+test-kubernetes: $(VENV)/.dev $(KUBERNETES)/.made
+	$(BIN)/python -m pytest -m kubernetes
+
+# What is submitted to SkyPilot, by its own parser and command.
+test-sky: $(VENV)/.dev $(SKY)/.made
+	$(BIN)/python -m pytest -m sky
 
 # Attacks on real runs by strangers in network namespaces (root and iproute2; TIMES=20: so often), and
 # a few seeds of `drill-hostile`.
@@ -164,5 +175,13 @@ $(MLFLOW)/.made: constraints.txt scripts/mlflow.sh
 	@PYTHON="$(PYTHON)" scripts/mlflow.sh $(MLFLOW)
 	@touch $@
 
+$(KUBERNETES)/.made: constraints.txt scripts/kubernetes.sh
+	@PYTHON="$(PYTHON)" scripts/kubernetes.sh $(KUBERNETES)
+	@touch $@
+
+$(SKY)/.made: scripts/sky.sh
+	@PYTHON="$(PYTHON)" scripts/sky.sh $(SKY)
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PEERS) $(MLFLOW) build dist src/*.egg-info
+	rm -rf $(VENV) $(PEERS) $(MLFLOW) $(KUBERNETES) $(SKY) build dist src/*.egg-info
