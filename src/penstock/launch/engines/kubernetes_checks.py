@@ -1,6 +1,7 @@
 """What is refused before a run goes to Kubernetes: bad fields, and objects that are not there."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError
@@ -87,7 +88,7 @@ def missing_objects(run: Run, cluster: Cluster) -> Iterator[str]:
         )
         return
     for field, kind, name in _named_objects(run):
-        if not _known(lambda kind=kind, name=name: cluster.get(kind, name)):
+        if not _known(partial(cluster.get, kind, name)):
             shown = kind.replace("_", "")
             yield (
                 f'cluster.kubernetes.{field} = "{name}": not {where}; see `kubectl get {shown} '
