@@ -3,8 +3,10 @@
 import copy
 import json
 import os
+import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,14 +112,14 @@ class Controllers:
     def __init__(self, kubectl: Kubectl) -> None:
         self.kubectl = kubectl
 
-    def make_pods(self, name: str) -> list[str]:
-        """Create the pods of a JobSet, owned by it."""
+    def make_pods(self, name: str, mark: str = "abcde", only: int | None = None) -> list[str]:
+        """Create the pods of a JobSet, owned by it; `only` is the one Job that gets a pod."""
         job_set = self.kubectl.get("jobset", name)
         (jobs,) = job_set["spec"]["replicatedJobs"]
         names = []
-        for index in range(jobs["replicas"]):
+        for index in range(jobs["replicas"]) if only is None else [only]:
             pod = copy.deepcopy(jobs["template"]["spec"]["template"])
-            pod["metadata"]["name"] = f"{name}-node-{index}-0-abcde"
+            pod["metadata"]["name"] = f"{name}-node-{index}-0-{mark}"
             pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = name
             owner = {key: job_set["metadata"][key] for key in ("name", "uid")}
             owner |= {"apiVersion": job_set["apiVersion"], "kind": "JobSet"}
@@ -157,3 +159,59 @@ class Controllers:
                         "delete", "pod", name, "--force", "--ignore-not-found", "--wait=false"
                     )
             time.sleep(0.2)
+
+
+class Kubelet:
+    """Pods as processes of this machine: a pod's own command, files and variables; no container.
+
+    `folder` stands for the volumes: what pods know as /work is one folder for all of them.
+    """
+
+    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
+        self.kubectl, self.folder = kubectl, folder
+        self.paths = {"/work": str(folder / "work"), "/etc/penstock": str(folder / "files")}
+        (folder / "work").mkdir(parents=True)
+        (folder / "bin").mkdir()
+        program = folder / "bin" / "penstock"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock "$@"\n')
+        program.chmod(0o755)
+
+    def start(self, pod: str) -> "subprocess.Popen[bytes]":
+        """Start the container of a pod that the server has."""
+        found = self.kubectl.get("pod", pod)
+        (container,) = found["spec"]["containers"]
+        self._mount(found["spec"]["volumes"])
+        env = {one["name"]: self._here(one.get("value", pod)) for one in container["env"]}
+        env |= {"PENSTOCK_MEMORY": str(self.folder / pod), "PENSTOCK_ADDRESS": "127.0.0.1"}
+        env["PATH"] = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        command = [self._here(word) for word in (*container["command"], *container["args"])]
+        (self.folder / pod).mkdir(mode=0o700)
+        with (self.folder / f"{pod}.log").open("wb") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self._here(container["workingDir"]),
+                env=os.environ | env,
+                stdout=log,
+                stderr=log,
+            )
+
+    def probe(self, pod: str, kind: str) -> int:
+        """Run a probe of a pod; return its exit code."""
+        (container,) = self.kubectl.get("pod", pod)["spec"]["containers"]
+        command = [self._here(word) for word in container[kind]["exec"]["command"]]
+        env = {"PENSTOCK_MEMORY": str(self.folder / pod), "PENSTOCK_NODE": pod}
+        return subprocess.run([sys.executable, *command[1:]], env=os.environ | env).returncode
+
+    def _here(self, word: str) -> str:
+        for there, here in self.paths.items():
+            word = word.replace(there, here)
+        return word
+
+    def _mount(self, volumes: list[Table]) -> None:
+        (files,) = [one["configMap"] for one in volumes if "configMap" in one]
+        data = self.kubectl.get("configmap", files["name"])["data"]
+        shutil.rmtree(self.folder / "files", ignore_errors=True)
+        for item in files["items"]:
+            path = self.folder / "files" / item["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(data[item["key"]])

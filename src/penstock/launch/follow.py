@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.tiers.journal_facts import last_result
-from penstock.launch.engines.engine import FAR, JobPhase, JobState, Submission, meets
+from penstock.launch.engines.engine import (
+    JobPhase,
+    JobState,
+    Submission,
+    is_out_of_reach,
+    meets,
+)
 from penstock.launch.engines.table import keep_end, open_engine, state_of
 from penstock.launch.hosts import journal_sync, meeting
 from penstock.launch.hosts.meeting import MeetingPlace, SharedFolder
@@ -119,7 +125,7 @@ def _refuse_failure(run: Run, submission: Submission, state: JobState) -> None:
     Where the records are on a volume that only the nodes see, the engine's word has to do.
     """
     folder = RunFolder(run.folder)
-    if run.cluster.launcher in FAR and run.guard.durable is None and state.well:
+    if is_out_of_reach(run) and state.well:
         return
     began = count_invocations(folder) > int(submission.detail.get(INVOCATIONS, "0"))
     if began and last_result(folder) in WELL:
@@ -144,8 +150,11 @@ def ask(run: Run, submission: Submission, what: str) -> None:
 
 
 def stop_job(run: Run, submission: Submission, state: JobState, now: bool) -> str:
-    """Stop a submitted run; return what was done. `now` ends its job without a save."""
-    if now or state.phase is JobPhase.QUEUED:
+    """Stop a submitted run; return what was done. `now` ends its job without a save.
+
+    A job that still waits is ended as well, and so is one that only its engine can reach.
+    """
+    if now or state.phase is JobPhase.QUEUED or is_out_of_reach(run):
         open_engine(submission.engine).cancel(submission)
         keep_end(RunFolder(run.folder).path, submission, JobState(JobPhase.ENDED, "cancelled"))
         return f"job {submission.job} is cancelled; nothing of it is left"

@@ -49,6 +49,11 @@ def meets(run: Run) -> bool:
     return hosts > 1 or run.cluster.launcher in FAR
 
 
+def is_out_of_reach(run: Run) -> bool:
+    """Return whether the records of a submitted run are on a volume that only its nodes see."""
+    return run.cluster.launcher in FAR and run.guard.durable is None
+
+
 @dataclass(frozen=True)
 class Job:
     """What an engine is to start: a run file as the nodes will read it, from a working folder."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -22,7 +23,11 @@ TASK = "sky.yaml"
 """File of the run folder that was submitted."""
 LAUNCH_S, ASK_S, CANCEL_S = 1800.0, 120.0, 900.0
 POLL_S = 5.0
+FRESH_S = 20.0  # the queue is asked again after this: its command takes seconds of a core
 LONGEST_WORDS = 300
+_JOB_ID = re.compile(r"Managed Job ID: (?:\x1b\[[0-9;]*m)*(\d+)")
+_NO_JOBS = "No in-progress managed jobs"
+_kept: tuple[float, list[dict[str, Any]]] | None = None
 _QUEUED = {"PENDING": "waits for SkyPilot's controller", "STARTING": "machines are being rented"}
 _RUNNING = {
     "RUNNING": "runs",
@@ -56,14 +61,15 @@ class Sky:
             )
         file = job.run_file.parent / TASK
         write_atomic(file, self.text(job))
-        _sky(launch_command(run, str(file))[1:], LAUNCH_S)
-        numbers = [one["job_id"] for one in _queue() if one["job_name"] == name]
-        if not numbers:
-            raise RunFailed(f"SkyPilot took {file}, and has no job {name}; see `sky jobs queue`")
-        return Submission(self.name, str(max(numbers)), time.time(), {"job_name": name})
+        said = _sky(launch_command(run, str(file))[1:], LAUNCH_S)
+        if told := _JOB_ID.search(said):
+            number = told[1]
+        else:
+            number = str(max(one["job_id"] for one in _queue() if one["job_name"] == name))
+        return Submission(self.name, number, time.time(), {"job_name": name})
 
     def state(self, submission: Submission) -> JobState:
-        found = [one for one in _queue() if str(one["job_id"]) == submission.job]
+        found = [one for one in _queue(FRESH_S) if str(one["job_id"]) == submission.job]
         if not found:
             return JobState(JobPhase.UNKNOWN, f"SkyPilot knows no job {submission.job}")
         return describe(found[0])
@@ -73,6 +79,7 @@ class Sky:
             return
         _sky(["jobs", "cancel", "--yes", submission.job], CANCEL_S)
         until = time.monotonic() + CANCEL_S
+        _queue()
         while (state := self.state(submission)).phase is not JobPhase.ENDED:
             if time.monotonic() > until:
                 raise RunFailed(
@@ -80,6 +87,7 @@ class Sky:
                     "`sky jobs queue` and `sky status`, since its machines may still cost money"
                 )
             time.sleep(POLL_S)
+            _queue()
 
 
 def missing_variables(run: Run) -> Iterator[str]:
@@ -122,12 +130,21 @@ def _with(words: str, more: object) -> str:
     return words if len(words) <= LONGEST_WORDS else f"{words[: LONGEST_WORDS - 1]}…"
 
 
-def _queue() -> list[dict[str, Any]]:
-    """Return all managed jobs that SkyPilot knows."""
-    said = _sky(["jobs", "queue", "--all", "--output", "json"], ASK_S)
+def _queue(fresh_s: float = 0.0) -> list[dict[str, Any]]:
+    """Return all managed jobs that SkyPilot knows, as they were at most `fresh_s` ago."""
+    global _kept
+    if _kept and time.monotonic() - _kept[0] < fresh_s:
+        return _kept[1]
+    try:
+        said = _sky(["jobs", "queue", "--all", "--output", "json"], ASK_S)
+    except RunFailed as error:
+        if _NO_JOBS in str(error):  # there is no controller yet
+            return []
+        raise
     try:
         found = json.loads(said[said.index("[") :])  # warnings may stand before it
-        return [dict(one) for one in found]
+        _kept = time.monotonic(), [dict(one) for one in found]
+        return _kept[1]
     except (ValueError, TypeError):
         raise RunFailed(f"`sky jobs queue` answered something else: {said[:200]!r}") from None
 

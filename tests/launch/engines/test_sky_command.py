@@ -1,0 +1,81 @@
+"""SkyPilot's command as the engine uses it. A program of its name stands in: it rents nothing.
+
+It answers as SkyPilot 0.14.1 does; whether that is so, no test without an account can tell.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine_runs import job_of
+from penstock.errors import PenstockError, RunFailed
+from penstock.launch.engines import sky
+from penstock.launch.engines.engine import JobPhase
+from penstock.launch.engines.sky import Sky
+
+PROGRAM = """#!/bin/sh
+echo "$*" >> {folder}/calls
+case "$2" in
+queue) [ -f {folder}/queue ] || {{ echo "Error: No in-progress managed jobs." >&2; exit 1; }}
+    cat {folder}/queue ;;
+launch) [ ! -f {folder}/broken ] || {{ echo "no credentials for AWS" >&2; exit 1; }}
+    echo '[{{"job_id": 7, "job_name": "a-run", "status": "STARTING"}}]' > {folder}/queue
+    printf 'Useful Commands\\nManaged Job ID: 7\\n' ;;
+cancel) echo '[{{"job_id": 7, "job_name": "a-run", "status": "CANCELLED"}}]' > {folder}/queue ;;
+esac
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin" / "sky"
+    program.parent.mkdir()
+    program.write_text(PROGRAM.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(sky, "_kept", None)
+    monkeypatch.setattr(sky, "POLL_S", 0.0)
+    return tmp_path
+
+
+def job_in(folder: Path, *overrides: str):
+    return replace(job_of("sky", *overrides), run_file=folder / "submitted.toml")
+
+
+def test_a_job_is_submitted_asked_for_and_cancelled(folder):
+    engine, job = Sky(), job_in(folder, 'cluster.sky.secrets=["A_KEY"]')
+    submission = engine.submit(job)
+    assert submission.job == "7"
+    assert yaml.safe_load((folder / "sky.yaml").read_text()) == yaml.safe_load(engine.text(job))
+    state = engine.state(submission)
+    assert (state.phase, state.words) == (JobPhase.QUEUED, "machines are being rented")
+    engine.cancel(submission)
+    assert engine.state(submission).phase is JobPhase.ENDED
+    calls = (folder / "calls").read_text().splitlines()
+    assert f"jobs launch --yes --detach-run --secret A_KEY {folder}/sky.yaml" in calls
+    assert "jobs cancel --yes 7" in calls
+
+
+def test_a_second_job_of_the_name_is_refused_before_it_is_launched(folder):
+    records = [{"job_id": 3, "job_name": "a-run", "status": "RECOVERING"}]
+    (folder / "queue").write_text("a warning\n" + json.dumps(records))
+    with pytest.raises(PenstockError, match=r'name = "a-run": job 3 of SkyPilot has this name'):
+        Sky().submit(job_in(folder))
+    assert "launch" not in (folder / "calls").read_text()
+
+
+def test_what_skypilot_says_against_a_job_is_told(folder):
+    (folder / "broken").touch()
+    with pytest.raises(RunFailed, match=r"`sky jobs launch` failed: no credentials for AWS"):
+        Sky().submit(job_in(folder))
+
+
+def test_following_does_not_ask_all_the_time(folder):
+    submission = Sky().submit(job_in(folder))
+    before = (folder / "calls").read_text().count("queue")
+    for _ in range(5):
+        Sky().state(submission)
+    assert (folder / "calls").read_text().count("queue") == before + 1
