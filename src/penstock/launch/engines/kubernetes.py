@@ -31,13 +31,13 @@ class Kubernetes:
     def refusals(self, job: Job) -> list[str]:
         """Return what is wrong by itself, and what a configured cluster does not have."""
         problems = list(static_problems(job.run))
-        if problems:
+        if problems or job.dry:
             return problems
         try:
             cluster = _cluster(job.run)
             return list(missing_objects(job.run, cluster))
         except (NoCluster, KubernetesError):
-            return []  # `submit` says so; what would be submitted can be shown without a cluster
+            return []  # `submit` says so
 
     def text(self, job: Job) -> str:
         return to_yaml(*_objects(job))

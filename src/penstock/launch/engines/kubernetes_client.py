@@ -13,7 +13,7 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.engines.jobset import API, PLURAL, VERSION
 
-TIMEOUT_S = 30
+TIMEOUT_S = (5, 30)  # to connect, and between two bytes
 BY_HAND = (
     "or submit it by hand: `penstock train RUN --dry-run > run.yaml`, then `kubectl apply -f "
     "run.yaml` where a cluster is configured"
