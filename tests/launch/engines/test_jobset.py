@@ -70,7 +70,7 @@ def test_the_pods_name_is_the_nodes_name():
     env = {one["name"]: one for one in pod_of(job_set)["containers"][0]["env"]}
     assert env["PENSTOCK_NODE"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
     assert env["PENSTOCK_NODE_OF"]["value"] == "kubernetes"
-    assert "PENSTOCK_SUBMISSION" not in env  # nobody leaves that word where it is applied by hand
+    assert env["PENSTOCK_SUBMISSION"]["value"] == "a-token"
 
 
 def test_a_claim_holds_runs_and_datasets_and_needs_no_bucket():
@@ -81,6 +81,7 @@ def test_a_claim_holds_runs_and_datasets_and_needs_no_bucket():
     (container,) = pod["containers"]
     env = {one["name"]: one.get("value") for one in container["env"]}
     assert env["PENSTOCK_HOME"].startswith(f"{container['workingDir']}/")
+    assert "PENSTOCK_SUBMISSION" not in env  # nobody here can write that word to the claim
 
 
 def test_settings_become_fields_of_the_pod():

@@ -200,9 +200,7 @@ def test_what_the_cluster_has_is_not_refused(kubectl, controllers):
 def test_a_server_that_is_away_is_told_by_submit_and_does_not_hold_up_a_dry_run(
     kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    away = tmp_path / "config"
-    away.write_text(kubectl.kubeconfig.read_text().replace("127.0.0.1:", "127.0.0.1:1"))
-    text = kubectl.kubeconfig.read_text()
+    away, text = tmp_path / "config", kubectl.kubeconfig.read_text()
     port = text.partition("127.0.0.1:")[2].partition('"')[0]
     away.write_text(text.replace(port, "1"))
     monkeypatch.setenv("KUBECONFIG", str(away))

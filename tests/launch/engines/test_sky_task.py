@@ -79,7 +79,7 @@ def test_a_task_rents_what_the_section_says():
         "infra": "aws/us-east-1",
         "accelerators": "H100:8",
     }
-    assert task["envs"] == {"PENSTOCK_NODE_OF": "sky"}
+    assert task["envs"] == {"PENSTOCK_NODE_OF": "sky", "PENSTOCK_SUBMISSION": "a-token"}
     cpu = yaml.safe_load(Sky().text(job_of("sky", f"{SECTION}.accelerators=cpu")))
     assert "accelerators" not in cpu["resources"]
 

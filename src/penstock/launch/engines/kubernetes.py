@@ -84,9 +84,8 @@ def _cluster_of(submission: Submission) -> Cluster:
 
 def _objects(job: Job) -> list[Table]:
     run, devices = job.run, devices_of_nodes(job.run)
-    # Without the word of the submission: a bucket is the same for all nodes, and a claim cannot be
-    # written from here. So the text does the same where it is applied by hand.
-    env = {NODE_OF: "kubernetes"}
+    # The word of the submission is in the bucket; a claim cannot be written from here.
+    env = job.env if run.guard.durable else {NODE_OF: "kubernetes"}
     gpus = devices.ranks(run.cluster.accelerators) if devices.kind == "cuda" else 0
     return [dict(one) for one in objects(Pods(run, carry(run), env, gpus))]
 

@@ -6,6 +6,7 @@ sentence.
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -197,7 +198,9 @@ def _open_client(context: str | None) -> Any:
     retries = client.Configuration()
     retries.retries = 1  # else it tries for minutes
     try:
-        settings.load_kube_config(context=context, client_configuration=retries)
+        # The client reads the variable only once, when it is imported.
+        file = os.environ.get("KUBECONFIG") or None
+        settings.load_kube_config(file, context, client_configuration=retries)
         return client.ApiClient(retries)
     except (settings.ConfigException, OSError) as error:
         first = str(error)

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.launch.engines.carry import carry
-from penstock.launch.engines.engine import NODE_OF, Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import Job, JobPhase, JobState, Submission
 from penstock.launch.engines.kubernetes_fields import object_name
 from penstock.launch.engines.sky_task import launch_command, static_problems, task
 from penstock.launch.engines.yaml_text import to_yaml
@@ -47,7 +47,7 @@ class Sky:
         return problems if problems or job.dry else list(missing_variables(job.run))
 
     def text(self, job: Job) -> str:
-        return to_yaml(task(job.run, carry(job.run), {NODE_OF: self.name}))
+        return to_yaml(task(job.run, carry(job.run), job.env))
 
     def submit(self, job: Job) -> Submission:
         """Submit the job; refuse a second one of its name before that."""
