@@ -167,6 +167,8 @@ class MemoryExchange:
 class ThreadWorld:
     """As much of a world as the exchange of gradients needs: a thread for each replica."""
 
+    apart = False
+
     def __init__(self, replica: int, replicas: int, shared: dict[Any, Any]) -> None:
         self.replica, self.replicas, self.shared = replica, replicas, shared
 
