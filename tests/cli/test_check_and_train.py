@@ -223,7 +223,7 @@ def cases() -> dict[str, tuple[list[str], str]]:
             ["cluster.use=H100", "data.dataset=fineweb"],
             "H100 SXM5 nodes",
         ),
-        "ssh": (["cluster.launcher=ssh"], "this launcher is not built yet"),
+        "ssh": (["cluster.launcher=ssh"], "cluster.ssh.hosts: missing; write hosts"),
         "sky": (["cluster.launcher=sky"], "cluster.sky.accelerators: missing; write what to rent"),
         "pods": (["cluster.launcher=kubernetes"], "cluster.kubernetes.image: missing; build one"),
         "url": (["dir=s3://bucket/runs"], "a run at a URL"),

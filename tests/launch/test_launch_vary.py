@@ -64,8 +64,8 @@ def test_mistakes_are_told_before_anything_starts(
 
 
 def test_what_is_not_built_is_refused_before_anything_starts(run_file: MakeFile) -> None:
-    with pytest.raises(NotYet, match="DiLoCo"):
-        vary.variants(str(run_file("base")), [], ["train.sync.local_steps=1,2"])
+    with pytest.raises(NotYet, match="a run at a URL"):
+        vary.variants(str(run_file("base")), ["dir=s3://bucket/runs"], ["train.seed=0,1"])
 
 
 @pytest.mark.slow
