@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -169,6 +170,7 @@ class Kubelet:
 
     def __init__(self, kubectl: Kubectl, folder: Path) -> None:
         self.kubectl, self.folder = kubectl, folder
+        self.started: list[subprocess.Popen[bytes]] = []
         self.paths = {"/work": str(folder / "work"), "/etc/penstock": str(folder / "files")}
         (folder / "work").mkdir(parents=True)
         (folder / "bin").mkdir()
@@ -187,13 +189,23 @@ class Kubelet:
         command = [self._here(word) for word in (*container["command"], *container["args"])]
         (self.folder / pod).mkdir(mode=0o700)
         with (self.folder / f"{pod}.log").open("wb") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 cwd=self._here(container["workingDir"]),
                 env=os.environ | env,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failed test left: every process of a pod's session."""
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
 
     def probe(self, pod: str, kind: str) -> int:
         """Run a probe of a pod; return its exit code."""

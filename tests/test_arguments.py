@@ -27,6 +27,7 @@ OTHER_VERBS = {
     "guard/convert/source.py",
     "launch/doctor",
     "launch/engines/alive.py",
+    "launch/engines/jobset.py",
     "launch/prepare/adopt.py",
     "launch/vary.py",
     "simulate/vary.py",

@@ -86,4 +86,4 @@ def test_the_parser_takes_every_task_and_refuses_a_wrong_one(sky_home, tmp_path)
     assert secrets["secrets"] == ["secrets:AWS_ACCESS_KEY_ID", "secrets:AWS_SECRET_ACCESS_KEY"]
     assert image["resources"]["image_id"] == {"us-east-1": "docker:registry.example/penstock:1"}
     assert plain["name"].startswith("run-9-a-name-")
-    assert "use_spot" not in plain["resources"]
+    assert plain["resources"]["use_spot"] is False
