@@ -26,8 +26,7 @@ OTHER_VERBS = {
     "guard/convert/foreign.py",
     "guard/convert/source.py",
     "launch/doctor",
-    "launch/engines/alive.py",
-    "launch/engines/jobset.py",
+    "launch/engines",  # options of the commands that they call
     "launch/prepare/adopt.py",
     "launch/vary.py",
     "simulate/vary.py",
