@@ -4,6 +4,7 @@ The answers of Slurm are what Slurm 22.05 printed; `make test-slurm` asks a real
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,7 @@ def test_without_slurm(job: MakeJob) -> None:
         raise SlurmFailed("no scontrol on this machine")
 
     [said] = refusals_of(job(), "#!\n", {}, ask)
+    assert refusals_of(replace(job(), dry=True), "#!\n", {}, ask) == []  # can be read anywhere
     assert said.startswith('cluster.launcher = "slurm": no scontrol on this machine; give the')
 
 

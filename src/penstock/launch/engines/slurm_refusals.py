@@ -50,6 +50,8 @@ def refusals_of(job: Job, script: str, defaults: dict[str, str], ask: Ask) -> li
     try:
         partitions = parse_partitions(ask("scontrol", "-o", "show", "partition"))
     except OSError as error:
+        if job.dry:  # what would be submitted can be read anywhere
+            return found
         return [
             f'cluster.launcher = "slurm": {error}; give the command on a machine with the commands '
             "of Slurm and its configuration, such as a login node"
