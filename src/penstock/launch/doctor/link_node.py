@@ -2,6 +2,9 @@
 
 A node listens at its own addresses on a port that the kernel picks, and talks only to a peer that
 begins with the token of this examination. Nothing that is sent means anything.
+
+On a busy node the two processes wait for a core, and not for the link. The kernel tells how long
+they did, and that time is left out: a link is not called slow because somebody else computes.
 """
 
 import contextlib
@@ -12,6 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.launch.supervisor import addresses
@@ -21,7 +25,8 @@ TOKEN_BYTES = 32
 PINGS = 40
 _CHUNK = bytes(1 << 18)
 _BUFFER_BYTES = 1 << 20  # what a slow link still has to carry when the time is over
-_RESULT = struct.Struct("!Qd")
+_RESULT = struct.Struct("!Qdd")  # bytes, seconds, of which were spent waiting for a core
+_MOST_WAITING = 0.9  # of the time that is left out at most
 Facts = dict[str, Any]
 
 
@@ -64,9 +69,6 @@ class LinkListener:
                         peer.sendall(byte)
                 elif kind == b"s":
                     peer.sendall(_RESULT.pack(*_drain(peer)))
-                elif kind == b"r":
-                    (_, for_s) = _RESULT.unpack(_exactly(peer, _RESULT.size))
-                    _pour(peer, min(for_s, STALLED_S))
             except OSError:
                 return
 
@@ -76,23 +78,19 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def measure(peers: Sequence[str], port: int, token: str, for_s: float) -> Facts:
-    """Measure the link to another node in both directions; bytes per second and seconds one way."""
+    """Measure the link to another node: the bytes per second of what is sent there, and the seconds
+    of one way.
+    """
     address, why = _reachable(peers, port)
     if address is None:
         return {"problem": why}
     try:
         latency_s = _latency(address, port, token)
-        sent = _send(address, port, token, for_s)
-        received = _receive(address, port, token, for_s)
+        rate, waited = _send(address, port, token, for_s)
     except OSError as error:
         return {"problem": f"the connection broke: {error}"}
-    return {
-        "problem": "",
-        "address": address,
-        "latency_s": latency_s,
-        "there_bytes_per_s": sent,
-        "back_bytes_per_s": received,
-    }
+    found = {"address": address, "latency_s": latency_s, "bytes_per_s": rate, "waited": waited}
+    return {"problem": "", **found}
 
 
 def _reachable(peers: Sequence[str], port: int) -> tuple[str | None, str]:
@@ -131,36 +129,45 @@ def _latency(address: str, port: int, token: str) -> float:
     return shortest / 2
 
 
-def _send(address: str, port: int, token: str, for_s: float) -> float:
+def _send(address: str, port: int, token: str, for_s: float) -> tuple[float, float]:
+    """Return the rate, and the share of the time in which an end waited for a core."""
     with _open(address, port, token, b"s") as peer:
-        _pour(peer, for_s)
+        waited_s = _pour(peer, for_s)
         peer.shutdown(socket.SHUT_WR)
-        count, seconds = _RESULT.unpack(_exactly(peer, _RESULT.size))
-    return float(count / seconds) if seconds else 0.0
+        count, seconds, waited_there_s = _RESULT.unpack(_exactly(peer, _RESULT.size))
+    if not seconds:
+        return 0.0, 0.0
+    waited = min(_MOST_WAITING, (waited_s + waited_there_s) / seconds)
+    return count / (seconds * (1 - waited)), waited
 
 
-def _receive(address: str, port: int, token: str, for_s: float) -> float:
-    with _open(address, port, token, b"r") as peer:
-        peer.sendall(_RESULT.pack(0, for_s))
-        count, seconds = _drain(peer)
-    return count / seconds if seconds else 0.0
-
-
-def _pour(peer: socket.socket, for_s: float) -> None:
-    until = time.perf_counter() + for_s
+def _pour(peer: socket.socket, for_s: float) -> float:
+    """Send for a while; return the seconds that this thread waited for a core."""
+    before, until = _waited_s(), time.perf_counter() + for_s
     while time.perf_counter() < until:
         peer.sendall(_CHUNK)
+    return _waited_s() - before
 
 
-def _drain(peer: socket.socket) -> tuple[int, float]:
-    """Read to the end; return the bytes after the first arrival, and the seconds since then."""
+def _drain(peer: socket.socket) -> tuple[int, float, float]:
+    """Read to the end; return the bytes after the first arrival, the seconds since then, and those
+    in which this thread waited for a core.
+    """
     buffer = bytearray(1 << 20)
     peer.recv_into(buffer)
-    began, count, last = time.perf_counter(), 0, 0.0
+    before, began, count, last = _waited_s(), time.perf_counter(), 0, 0.0
     while got := peer.recv_into(buffer):
         count += got
         last = time.perf_counter()
-    return count, max(0.0, last - began)
+    return count, max(0.0, last - began), _waited_s() - before
+
+
+def _waited_s() -> float:
+    """Return how long this thread could have run and had no core, since it began; 0 if unknown."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _exactly(peer: socket.socket, size: int) -> bytes:

@@ -1,6 +1,7 @@
 """The links between all nodes: pairs are measured in rounds, in which no node is in two pairs."""
 
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ MOST_ROUNDS = 15  # a round takes a second; every node then meets fifteen others
 FOR_S = {"full": 0.3, "short": 0.1}
 SLOW, SLOW_AMONG_PEERS = 0.5, 0.4  # of what the file says, of what the other links do
 LATE, LATE_S = 10.0, 5e-3  # times what the others take, and at least this much more
-AGAIN = 3  # a slow link is measured again before it is called slow
+AGAIN, PAUSE_S = 4, 0.5  # a slow link is measured again before it is called slow
 
 Pair = tuple[str, str]
 
@@ -47,23 +48,41 @@ def rounds(nodes: Sequence[str], most: int = MOST_ROUNDS) -> Iterator[list[Pair]
 
 
 def measure_links(fleet: Fleet, form: str, stated: float = 0.0) -> list[Link]:
-    """Measure every pair of nodes, and those again that seem slower than the others or than what
-    is `stated`.
+    """Measure every pair of nodes in both directions, and those again that seem slower than the
+    others or than what is `stated`. The best reading of each direction counts.
     """
     token, for_s = new_token(), FOR_S[form]
     ports = fleet.ask({"do": "listen", "token": token})
     found: dict[Pair, Link] = {}
-    for pairs in rounds(fleet.nodes):
-        found |= _measure(fleet, pairs, ports, token, for_s)
-    for _ in range(AGAIN):
-        usual = _usual([link.bytes_per_s for link in found.values()])
+    pairs = [pair for together in rounds(fleet.nodes) for pair in together]
+    for together in rounds(fleet.nodes):
+        _measure_both(fleet, together, ports, token, for_s, found)
+    for number in range(AGAIN):
+        links = [_both(pair, found) for pair in pairs]
+        least = SLOW * max(_usual([link.bytes_per_s for link in links]), stated)
+        slow = [link.pair for link in links if link.bytes_per_s < least]
+        if slow and number:
+            time.sleep(PAUSE_S)  # what disturbed the last try may be over
         # One at a time: nothing else is on the wire, and nothing else wants the processor.
-        least = SLOW * max(usual, stated)
-        for link in [one for one in found.values() if one.bytes_per_s < least]:
-            again = _measure(fleet, [link.pair], ports, token, for_s)[link.pair]
-            if again.bytes_per_s > found[link.pair].bytes_per_s:
-                found[link.pair] = again
-    return list(found.values())
+        for pair in slow:
+            _measure_both(fleet, [pair], ports, token, for_s * (number + 1), found)
+    return [_both(pair, found) for pair in pairs]
+
+
+def _measure_both(
+    fleet: Fleet,
+    pairs: Sequence[Pair],
+    ports: Mapping[str, Answer],
+    token: str,
+    for_s: float,
+    found: dict[Pair, Link],
+) -> None:
+    """Measure pairs there and back; keep the better of two readings of the same direction."""
+    for directed in (pairs, [(other, one) for one, other in pairs]):
+        for pair, link in _measure(fleet, directed, ports, token, for_s).items():
+            before = found.get(pair)
+            if before is None or before.problem or link.bytes_per_s > before.bytes_per_s:
+                found[pair] = link
 
 
 def _measure(
@@ -84,8 +103,15 @@ def _measure(
 def _link(pair: Pair, answer: Answer) -> Link:
     if problem := answer.get(ERROR) or answer["problem"]:
         return Link(pair, str(problem))
-    slower = min(answer["there_bytes_per_s"], answer["back_bytes_per_s"])
-    return Link(pair, "", slower, answer["latency_s"])
+    return Link(pair, "", answer["bytes_per_s"], answer["latency_s"])
+
+
+def _both(pair: Pair, found: Mapping[Pair, Link]) -> Link:
+    """Return a link as its worse direction has it."""
+    there, back = found[pair], found[pair[1], pair[0]]
+    problem = there.problem or back.problem
+    slower = 0.0 if problem else min(there.bytes_per_s, back.bytes_per_s)
+    return Link(pair, problem, slower, min(there.latency_s, back.latency_s))
 
 
 def _usual(values: Sequence[float]) -> float:
