@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.launch.engines.engine import Job
-from penstock.launch.engines.slurm import SlurmFailed
+from penstock.launch.engines.slurm_commands import SlurmFailed
 from penstock.launch.engines.slurm_refusals import parse_partitions, refusals_of
 
 MakeJob = Callable[..., Job]
