@@ -97,6 +97,11 @@ def spread_s(g: CommGroup, size_bytes: float) -> float:
     return sent / (far.tier.bytes_per_s * far.below) + (g.ways - 1) * far.tier.hop_s
 
 
+def ring_sum_s(g: CommGroup, size_bytes: float) -> float:
+    """Time a sum in one ring over the farthest tier, without what small messages lose."""
+    return 2 * spread_s(g, size_bytes / g.ways)
+
+
 def all_to_all_s(g: CommGroup, size_bytes: float, share: float, copies: int = 1) -> float:
     """Time an exchange in which each rank sends `size_bytes`, spread evenly over the group.
 

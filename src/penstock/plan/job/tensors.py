@@ -13,10 +13,12 @@ from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.partition import (
     Matrix,
+    adapter_layer_params,
     attention_matrices,
     feed_forward_matrices,
     rank_params,
     shard_ways,
+    stage_layers,
     stage_pieces,
 )
 
@@ -30,12 +32,22 @@ def rank_tensors(job: Job) -> tuple[int, ...]:
 
 def _held(job: Job) -> float:
     """Return the parameters of a rank where their tensors are not known one by one."""
-    from penstock.plan.memory.state import adapter_params
-
     ways = shard_ways(job.layout)[0]
     if job.adapter:
         return adapter_params(job, 0) / ways
     return sum(rank_params(job.shape, job.layout, 0)[:2]) / ways
+
+
+def adapter_params(job: Job, stage: int) -> float:
+    """Count the adapter's parameters beside the layers of a stage, on one tensor rank."""
+    lay, adapter = job.layout, job.adapter
+    assert adapter
+    counts = stage_layers(job.shape, lay.pipeline, lay.interleave)[stage]
+    return sum(
+        count * adapter_layer_params(job.shape, lay.tensor, adapter.rank, adapter.targets, sparse)
+        for sparse, count in ((False, counts.dense), (True, counts.sparse))
+        if count
+    )
 
 
 @lru_cache(maxsize=256)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from penstock.plan.job import partition
 from penstock.plan.job.codecs import codec_size
 from penstock.plan.job.job import Job, UnshardedBytes
+from penstock.plan.job.tensors import adapter_params
 
 WIDE_BYTES = 4.0  # of a master weight, an anchor or an outer momentum
 COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
@@ -79,21 +80,6 @@ def _frozen(job: Job, stage: int) -> StateBytes:
         optimizer=trained * (software.optimizer_bytes + (unsharded.master if unsharded else 0.0)),
         whole_weights=whole,
         gathered=whole if stays_gathered(job) else 0.0,
-    )
-
-
-def adapter_params(job: Job, stage: int) -> float:
-    """Count the adapter's parameters beside the layers of a stage, on one tensor rank."""
-    lay, adapter = job.layout, job.adapter
-    assert adapter
-    counts = partition.stage_layers(job.shape, lay.pipeline, lay.interleave)[stage]
-    return sum(
-        count
-        * partition.adapter_layer_params(
-            job.shape, lay.tensor, adapter.rank, adapter.targets, sparse
-        )
-        for sparse, count in ((False, counts.dense), (True, counts.sparse))
-        if count
     )
 
 

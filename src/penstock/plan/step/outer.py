@@ -96,7 +96,7 @@ def outer_time(job: Job, inner_s: float) -> OuterTime:
         apply_s=APPLY * unit_s,
         agree_s=_agree_s(job),
         transfer_s=each_s * sync.parts,
-        exposed_s=max(0.0, each_s - late_s) * sync.parts,
+        exposed_s=waited_s(each_s, late_s, sync.parts),
     )
 
 
@@ -109,6 +109,14 @@ def parts(job: Job, inner_s: float) -> dict[str, float]:
         "outer": found.work_s / steps,
         "exchange": (found.exposed_s + found.agree_s) / steps,
     }
+
+
+def waited_s(each_s: float, late_s: float, parts: int) -> float:
+    """Return what a round waits for its parts, each of which has `late_s` of work to travel behind.
+
+    Parts travel one after the other, so none of them takes from another's time.
+    """
+    return parts * max(0.0, each_s - late_s)
 
 
 def transfer_s(job: Job, size_bytes: float) -> float:
