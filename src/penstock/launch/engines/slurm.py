@@ -7,9 +7,14 @@ import time
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.engines import slurm_script, slurm_step
 from penstock.launch.engines.engine import Job, JobPhase, JobState, Submission
-from penstock.launch.engines.slurm_commands import SlurmFailed, queue, slurm_command
 from penstock.launch.engines.slurm_refusals import refusals_of
-from penstock.launch.engines.slurm_state import as_state, parse_ended
+from penstock.launch.engines.slurm_state import (
+    SlurmFailed,
+    as_state,
+    parse_ended,
+    queue,
+    slurm_command,
+)
 
 CANCEL_S = 120.0
 

@@ -17,8 +17,12 @@ from socket import gethostname
 from penstock.errors import RunFailed
 from penstock.launch.engines import slurm_script
 from penstock.launch.engines.engine import JOB_LOGS, Job, JobPhase, JobState, Submission
-from penstock.launch.engines.slurm_commands import SlurmFailed, clean_environment, slurm_command
-from penstock.launch.engines.slurm_state import parse_steps
+from penstock.launch.engines.slurm_state import (
+    SlurmFailed,
+    clean_environment,
+    parse_steps,
+    slurm_command,
+)
 
 STEP = "step"
 """Key of `Submission.detail`: the job is a step of an allocation, with this name."""
