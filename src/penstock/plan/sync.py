@@ -119,8 +119,8 @@ def account(run: Run, job: Job, step: StepTime, steps: int) -> SyncAccount | Non
         calendar = outer.rounds(job, steps)
         inner_s = step.inner_s
         own, sent = float(found.message_bytes), float(found.sent_bytes)
-        times = sum(calendar.times_leaving(part) for part in range(job.sync.parts))
-        whole = own * times / job.sync.parts
+        parts = enumerate(outer.part_bytes(job))
+        whole = float(sum(size * calendar.times_leaving(part) for part, size in parts))
         number, per_step = calendar.count, sent / job.sync.local_steps
     else:
         found = None

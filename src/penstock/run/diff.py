@@ -121,9 +121,10 @@ def with_old_agreement(old: Run, new: Run) -> Run:
 def with_agreement(run: Run, sync: SyncSection, optimizer: str, replicas: int | None) -> Run:
     """Return the run with a choice of how its replicas agree; what the file says stays."""
     own = run.train.sync
-    open_ = {"compress": sync.compress, "stream": sync.stream}
+    open_: dict[str, Value] = {"compress": sync.compress, "stream": sync.stream}
     chosen = {n: value for n, value in open_.items() if n not in own.model_fields_set}
-    changed = {"sync": own.model_copy(update={"local_steps": sync.local_steps, **chosen})}
+    chosen["local_steps"] = sync.local_steps
+    changed: dict[str, Any] = {"sync": own.model_copy(update=chosen)}
     if "optimizer" not in run.train.model_fields_set:
         changed["optimizer"] = optimizer
     updates: dict[str, Any] = {"train": run.train.model_copy(update=changed)}

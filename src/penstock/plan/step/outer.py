@@ -14,7 +14,7 @@ from penstock.plan.job.codecs import HEADER_BYTES, codec_size
 from penstock.plan.job.job import Job
 from penstock.plan.job.tensors import rank_tensors
 from penstock.plan.step import probed
-from penstock.policy.rounds import Rounds
+from penstock.policy.rounds import Rounds, part_of
 
 # Of a site in a round, one after the other: put the message and its record, list, get.
 BUCKET_REQUESTS = 4
@@ -78,8 +78,21 @@ def replica_group(job: Job) -> CommGroup:
 
 def message_bytes(job: Job) -> int:
     """Return the bytes that a rank gives to the others in a round."""
+    return sum(part_bytes(job))
+
+
+def part_bytes(job: Job) -> list[int]:
+    """Return the bytes of the message of each part; `train/replicas/flat.py` cuts in the same way."""
     size = codec_size(job.sync.codec, int(max(4.0, job.software.reduce_bytes)))
-    return size.encoded_bytes(rank_tensors(job)) + job.sync.parts * HEADER_BYTES
+    tensors = rank_tensors(job)
+    padded = [-(-count // size.block) * size.block for count in tensors]
+    whole, start = sum(padded), 0
+    found = [HEADER_BYTES] * job.sync.parts
+    for length in padded:
+        part = part_of(start, length, whole, job.sync.parts)
+        found[part] += length // size.block * size.block_bytes
+        start += length
+    return found
 
 
 def outer_time(job: Job, inner_s: float) -> OuterTime:
