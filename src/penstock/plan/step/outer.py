@@ -82,7 +82,7 @@ def message_bytes(job: Job) -> int:
 
 
 def part_bytes(job: Job) -> list[int]:
-    """Return the bytes of the message of each part; `train/replicas/flat.py` cuts in the same way."""
+    """Return the bytes of each part; `train/replicas/flat.py` cuts in the same way."""
     size = codec_size(job.sync.codec, int(max(4.0, job.software.reduce_bytes)))
     tensors = rank_tensors(job)
     padded = [-(-count // size.block) * size.block for count in tensors]
