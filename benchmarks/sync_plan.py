@@ -112,15 +112,15 @@ def measured(folder: Path) -> tuple[float, float, int]:
 
     The mean, not the median: a round ends in a few steps only.
     """
-    files = list(journal_files(folder / "journal"))
+    files = journal_files(folder / "journal", "events")
     tables = [read_steps(file) for file in sorted((folder / "journal").glob("*.steps"))]
     total = statistics.fmean(float(t["total"][SKIPPED:].mean()) for t in tables)
     exchange = min(float(t["exchange"][SKIPPED:].mean()) for t in tables)
     sent: dict[str, int] = {}
     for file in files:
-        for event in read_events(file):
-            if event.kind == "round":
-                sent[file.name] = sent.get(file.name, 0) + event.payload["sent_bytes"]
+        for line in read_events(file.path):
+            if line.kind == "round":
+                sent[file.path.name] = sent.get(file.path.name, 0) + line.payload["sent_bytes"]
     return total, exchange, max(sent.values(), default=0)
 
 
