@@ -1,5 +1,6 @@
 """Every shipped row: it reads, it has a source, possible numbers, references that resolve."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -311,5 +312,5 @@ def test_a_higher_limit_is_never_slower(load):
     rows = sorted((r for r in power.CAPS if r.load == load), key=lambda r: r.limit_w)
     assert len(rows) >= 10
     assert rows[-1].speed == 1.0
-    for low, high in zip(rows, rows[1:], strict=False):
+    for low, high in itertools.pairwise(rows):
         assert low.speed <= high.speed + 0.01

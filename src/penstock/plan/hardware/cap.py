@@ -8,6 +8,7 @@ stays flat for long.
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 from penstock.catalog import power
 from penstock.errors import PenstockError
@@ -39,7 +40,7 @@ def speed_at(load: str, accelerator: str, share: float) -> float:
         return 1.0
     if share <= points[0][0]:  # nobody measured it: at best in proportion
         return points[0][1] * share / points[0][0]
-    for (low, slow), (high, fast) in zip(points, points[1:], strict=False):
+    for (low, slow), (high, fast) in pairwise(points):
         if share <= high:
             return slow + (fast - slow) * (share - low) / (high - low)
     return 1.0
