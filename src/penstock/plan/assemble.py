@@ -6,7 +6,7 @@ from math import exp, hypot, log
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan import advice, derivation
+from penstock.plan import advice, derivation, sync
 from penstock.plan.advice import StepModels
 from penstock.plan.cost import cost
 from penstock.plan.job.job import RATE_OF, Job
@@ -67,6 +67,7 @@ def assemble(
         (*options, *rejected),
     )
     mfu, mfu_of = _mfu(job, step)
+    exchanged = sync.account(run, job, step, steps)
     over = _budget(run, lived, bill.usd)
     return Plan(
         name=run.name,
@@ -92,11 +93,13 @@ def assemble(
         ),
         options=options,
         rejected=rejected,
-        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of)),
+        sync=exchanged,
         limits=verdict(
             step, memory, lived, bill.usd, run.budget.usd, site.site_limits(job.machine)
         ),
         site=site.use_of(job.machine),
+        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of))
+        | sync.derivation(exchanged),
     )
 
 

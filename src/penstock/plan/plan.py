@@ -12,6 +12,7 @@ from penstock.plan.life.life import RunLife
 from penstock.plan.power.limits import LimitVerdict
 from penstock.plan.power.site import SiteUse
 from penstock.plan.search.sensitivity import LayoutOption
+from penstock.plan.sync import SyncAccount
 
 # What the screen calls a number, and its name in the JSON.
 SCREEN = {
@@ -44,6 +45,7 @@ class Plan:
     warnings: tuple[str, ...]
     options: tuple[LayoutOption, ...]  # the best layouts that fit, this one among them
     rejected: tuple[LayoutOption, ...]
+    sync: SyncAccount | None  # what replicas exchange; None: there is one
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
     limits: LimitVerdict  # of the site, of memory, of the budget, and where time is lost
     site: SiteUse | None  # what the machines take of their site; None without a TDP
@@ -121,6 +123,7 @@ class Plan:
             "energy_it_kwh": bill.energy_it_kwh,
             "energy_kwh": bill.energy_kwh,
             "co2e_kg": bill.co2e_kg,
+            "sync": self.sync.to_json() if self.sync else None,
             "bottleneck": self.bottleneck,
             "sensitivity": dict(self.sensitivity),
             "next": self.next,

@@ -12,6 +12,7 @@ from penstock.found import expanded_path
 from penstock.home import home
 from penstock.meter.inventory import MachineInventory, take_inventory
 from penstock.meter.precision import estimate
+from penstock.plan.hardware.cap import capped
 from penstock.plan.hardware.machine import (
     MOST_CARDS,
     Machine,
@@ -22,7 +23,6 @@ from penstock.plan.hardware.machine import (
     of_catalog,
     only,
 )
-from penstock.plan.hardware.cap import capped
 from penstock.plan.hardware.scale import grows, over_sites, scaled
 from penstock.run.clusters.file import PRECISIONS, ClusterFile
 from penstock.run.clusters.load import load_cluster
