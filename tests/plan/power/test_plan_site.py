@@ -209,9 +209,9 @@ def test_speeds_are_the_measured_ones_and_never_fall_with_the_limit() -> None:
 
 
 def test_limits_that_cannot_be_are_refused() -> None:
-    with pytest.raises(PenstockError, match="below what drivers set; write at least 200"):
+    with pytest.raises(PenstockError, match=r"below what drivers set; write at least 200"):
         capped(of_catalog("H100", 8), 100)
-    with pytest.raises(PenstockError, match="TDP of .* is not known"):
+    with pytest.raises(PenstockError, match=r"TDP of .* is not known"):
         capped(replace(of_catalog("H100", 8), tdp_w=None), 500)
 
 

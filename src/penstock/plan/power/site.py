@@ -134,10 +134,11 @@ def power_notes(machine: Machine) -> list[str]:
     notes = []
     for limit in site_limits(machine):
         if limit.fits and limit.rated is not None and limit.rated > limit.available:
+            rated, there = (amount(w, limit.unit) for w in (limit.rated, limit.available))
             notes.append(
-                f"{limit.name}: fits at work ({limit.needs}), but nameplates add up to "
-                f"{amount(limit.rated, limit.unit)}, more than {amount(limit.available, limit.unit)}"
-                ": whoever runs the site may ask for a power limit (accelerator.cap_w)"
+                f"{limit.name}: fits at work ({limit.needs}), but nameplates add up to {rated}, "
+                f"more than {there}: whoever runs the site may ask for a power limit "
+                "(accelerator.cap_w)"
             )
     return notes
 
