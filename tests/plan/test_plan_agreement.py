@@ -131,7 +131,7 @@ def test_own_code_is_refused_in_one_message():
 
 def test_sites_get_their_share_of_the_batch_and_the_slowest_of_their_links():
     links = (SiteLink("a", 2.5e6, 5e6, 0.06), SiteLink("b", 1.25e6, 5e6, 0.06))
-    machine = replace(of_catalog("H100", 8, 8), sites=links)
+    machine = replace(of_catalog("H100", 8, 8), site_links=links)
     run = auto(sites={"bucket": "s3://b/x", "name": "a"})
     plan = make(run, machine)
     assert plan.step.tokens == 524288 // 2

@@ -145,7 +145,7 @@ def _of_one_site(run: Run, job: Job) -> list[str]:
         f"sites: planned is one of {run.sites.count}, with its own machines and "
         f"1/{run.sites.count} of each batch; tokens, price and energy are its own"
     ]
-    return notes if job.machine.sites else [*notes, f"sites: the link is {NO_SITES}"]
+    return notes if job.machine.site_links else [*notes, f"sites: the link is {NO_SITES}"]
 
 
 def outside_measured_runs(job: Job) -> list[str]:

@@ -191,7 +191,7 @@ def exchange_link(job: Job) -> ExchangeLink:
     """Return the link that sets the pace: the slowest upload of a site, or the farthest tier."""
     sources = job.machine.sources
     if job.sync.sites:
-        slowest = min(job.machine.sites, key=lambda s: s.upload_bytes_per_s, default=None)
+        slowest = min(job.machine.site_links, key=lambda s: s.upload_bytes_per_s, default=None)
         if slowest is None:
             return ExchangeLink(BUCKET, 0.0, 0.0, NO_SITES)
         whence = f"[[sites]] {slowest.name} of {sources.get('tiers') or sources.get('', '')}"

@@ -237,7 +237,7 @@ def machine_of(file: ClusterFile) -> Machine:
         name=file.name or known.name,
         matmul_flops={**known.matmul_flops, **rates},
         tiers=tiers or known.tiers,
-        sites=tuple(
+        site_links=tuple(
             SiteLink(one.name, one.upload, one.download, one.round_trip) for one in file.sites
         ),
         sources={

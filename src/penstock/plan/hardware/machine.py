@@ -87,7 +87,7 @@ class Machine:
     probed: Mapping[str, float] = field(default_factory=dict)  # other probed readings, by name
     # Probed seconds by size, by name: sizes, then seconds. `plan/step/probed.py` reads them.
     curves: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
-    sites: tuple[SiteLink, ...] = ()  # those that meet in a bucket, where a file names them
+    site_links: tuple[SiteLink, ...] = ()  # those that meet in a bucket, where a file names them
     tdp_w: float | None = None
     idle_w: float | None = None
     cap_w: float | None = None  # the power limit that is set on each accelerator

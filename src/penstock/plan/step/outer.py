@@ -154,7 +154,7 @@ def bucket_s(job: Job, size_bytes: float) -> float:
             size_bytes / link.upload_bytes_per_s
             + (job.agreeing - 1) * size_bytes / link.download_bytes_per_s
             + BUCKET_REQUESTS * link.round_trip_s
-            for link in job.machine.sites
+            for link in job.machine.site_links
         ),
         default=0.0,
     )
