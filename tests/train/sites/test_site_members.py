@@ -220,6 +220,7 @@ def poison(site: Site, kind: str) -> None:
     elif kind == "replayed":
         other = "published/000000/evil"
         forged(site, other, payload=b"", site="evil", base=0, lease=None)
+        (site.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(site.folder / other, site.folder / name)
     elif kind == "untrained":
         forged(site, name, payload=good, **(work | {"lease": 7}))

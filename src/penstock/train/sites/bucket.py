@@ -13,11 +13,13 @@ once, and passed over.
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
-from penstock.data.store.meeting_place import MeetingPlace
+from penstock.data.store.meeting_place import MeetingPlace, ObjectStore, SharedFolder
+from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, RunFailed
 from penstock.policy.sites import Members, Publication, SitesRules, SitesState
 from penstock.train.sites.objects import HEAD_BYTES, BadObject, NotSigned, seal, unseal
@@ -295,6 +297,13 @@ class SitesBucket:
                 "(If-None-Match); sites need a store that can refuse that: S3, GCS, Azure, Ceph "
                 "without versioning, or a folder"
             )
+
+
+def open_place(bucket: str, run: str) -> MeetingPlace:
+    """Return the place that `sites.bucket` names, for one run."""
+    if is_url(bucket):
+        return ObjectStore(f"{bucket.rstrip('/')}/{run}")
+    return SharedFolder(Path(bucket).expanduser() / run)
 
 
 def _round(number: int, tried: int) -> str:
