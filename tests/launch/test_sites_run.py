@@ -100,7 +100,7 @@ def test_two_sites_end_with_the_weights_of_two_replicas(run_file: MakeFile) -> N
 @pytest.mark.slow
 def test_a_site_that_dies_is_replaced_by_a_new_one(run_file: MakeFile) -> None:
     file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
-    quick = ("sites.grace=3 s", "sites.late=1", "train.steps=40")
+    quick = ("sites.quorum=2", "sites.grace=2 s", "sites.late=1", "train.steps=40")
     a, b, c = (Site(file, name, *quick) for name in "abc")
     a.start()
     b.start()

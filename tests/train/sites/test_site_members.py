@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,133 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from penstock.data.store.meeting_place import SharedFolder
 from penstock.errors import PenstockError
-from penstock.policy.sites import LeaseCut, SiteLease, SitePosition, SitesRules
-from penstock.train.codecs.codec import build_codec
-from penstock.train.optim.nesterov import Nesterov
-from penstock.train.replicas.outer import HEADER, OuterStep
+from penstock.policy.sites import SiteLease, SitePosition
+from penstock.train.replicas.outer import HEADER
 from penstock.train.sites import objects
-from penstock.train.sites.bucket import SitesBucket, SitesRun
-from penstock.train.sites.member import (
-    MergedRound,
-    SiteMember,
-    load_position,
-    saved_position,
-)
-from penstock.train.sites.weights import SiteWeights
-
-SECRET = b"a secret that all of them share"
-CUT = LeaseCut(steps=12, length=3, parts=2)
-Weights = dict[str, torch.Tensor]
-
-
-class Alone:
-    """The transport of a site's outer step, which sends nothing by itself."""
-
-    replica, replicas = 0, 1
-
-    def begin(self, content: torch.Tensor) -> Any:
-        raise AssertionError
-
-
-def outer_step(codec: str = "int4") -> OuterStep:
-    generator = torch.Generator().manual_seed(0)
-    weights = {n: torch.randn(k, 7, generator=generator) for n, k in (("a", 40), ("b", 3))}
-    return OuterStep(weights, build_codec(codec), Nesterov(0.9, 0.3), Alone())
-
-
-def train_on(weights: Weights, lease: int) -> None:
-    """Take the steps of a lease: any function of the weights and the lease."""
-    generator = torch.Generator().manual_seed(lease)
-    for weight in weights.values():
-        weight.mul_(0.95).add_(torch.randn(weight.shape, generator=generator), alpha=0.1)
-
-
-class Site:
-    """A site, what it was told, and a thread that trains."""
-
-    def __init__(self, folder: Path, name: str, offset_s: float = 0.0, **rules: Any) -> None:
-        self.name, self.folder = name, folder
-        self.refused: list[tuple[str, str]] = []
-        self.rounds: list[MergedRound] = []
-        self.leases: list[int] = []
-        self.stopped = threading.Event()
-        self.outer = outer_step(rules.pop("codec", "int4"))
-        weights = SiteWeights(self.outer)
-        own = SitesRules(CUT, **({"needed": 1, "late": 2, "grace_s": 0.5} | rules))
-        about = SitesRun(
-            "run", "f" * 64, CUT.steps, CUT.length, CUT.parts, weights.message_bytes, own.late
-        )
-        bucket = SitesBucket(
-            place=SharedFolder(folder),
-            secret=SECRET,
-            site=name,
-            identity=f"folder of {name}",
-            about=about,
-            rules=own,
-            refuse=lambda site, why: self.refused.append((site, why)),
-            check=weights.check,
-        )
-        self.member = SiteMember(
-            bucket=bucket,
-            weights=weights,
-            snapshot_every=2,
-            merged=self.rounds.append,
-            dropped=lambda lease, number: None,
-            unreachable=lambda why: None,
-            stops=self.stopped.is_set,
-            clock=lambda: time.monotonic() + offset_s,
-        )
-
-    def live(self, leases: int = 100, resumed: bool = False) -> str:
-        """Train until the end, or until so many leases are done; return how it went."""
-        self.member.begin(resumed)
-        while (what := self.member.next()) == "train":
-            if leases == len(self.leases):
-                return "dead"
-            lease = self.member.here.lease
-            assert lease is not None
-            train_on(dict(self.outer.weights), lease.number)
-            self.leases.append(lease.number)
-            self.member.tokens += 10
-            self.member.trained()
-        return what
-
-
-def together(*lives: Callable[[], Any]) -> None:
-    failed: list[BaseException] = []
-
-    def guarded(life: Callable[[], Any]) -> None:
-        try:
-            life()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(life,), daemon=True) for life in lives]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    if failed:
-        raise failed[0]
-
-
-def reference(codec: str) -> torch.Tensor:
-    """Return the weights of two replicas that exchange directly."""
-    first, second = outer_step(codec), outer_step(codec)
-    for block in range(4):
-        messages = []
-        for part, own in enumerate((first, second)):
-            train_on(dict(own.weights), 2 * block + part)
-            message, owed = own.encode(0, 10)
-            own.keep_owed(0, owed)
-            messages.append(message)
-        for own in (first, second):
-            own.merge(messages, 1.0)
-            own.adopt()
-    return first.anchor
+from penstock.train.sites.member import load_position, saved_position
+from site_members import SECRET, Site, reference, together
 
 
 @pytest.mark.parametrize("codec", ["none", "int2"])
@@ -191,17 +67,17 @@ def test_a_restarted_site_goes_on_where_it_was_saved(tmp_path: Path) -> None:
 
 
 def forged(
-    folder: Site, name: str, secret: bytes = SECRET, payload: bytes = b"", **more: Any
+    target: Site, name: str, secret: bytes = SECRET, payload: bytes = b"", **more: Any
 ) -> None:
     """Put an object into the bucket that looks like one of a site."""
-    about = folder.member.bucket.about
+    about = target.member.bucket.about
     table = {"kind": "site", "by": "x", "run": "run", "fingerprint": about.fingerprint} | more
-    SharedFolder(folder.folder).put(name, objects.seal(name, table, payload, secret))
+    target.place.put(name, objects.seal(name, table, payload, secret))
 
 
 def poison(site: Site, kind: str) -> None:
     """Attack the run as a member named "evil" that holds a lease, or as a stranger."""
-    place, size = SharedFolder(site.folder), site.member.bucket.about.bytes
+    place, size = site.place, site.member.bucket.about.bytes
     name, work = "published/000001/evil", {"site": "evil", "base": 1, "lease": 0}
     good = HEADER.pack(10) + bytes(size - HEADER.size)
     bad = HEADER.pack(10) + b"\xff" * (size - HEADER.size)
@@ -220,8 +96,7 @@ def poison(site: Site, kind: str) -> None:
     elif kind == "replayed":
         other = "published/000000/evil"
         forged(site, other, payload=b"", site="evil", base=0, lease=None)
-        (site.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(site.folder / other, site.folder / name)
+        place.put(name, place.get(other))
     elif kind == "untrained":
         forged(site, name, payload=good, **(work | {"lease": 7}))
     elif kind == "round":
@@ -272,7 +147,7 @@ def test_another_run_and_an_emptied_bucket_are_one_message(tmp_path: Path) -> No
     with pytest.raises(PenstockError, match=r"round 0 there is signed with another secret"):
         stranger.live()
     for folder in ("rounds", "published"):
-        shutil.rmtree(tmp_path / folder)
+        shutil.rmtree(tmp_path / "run" / folder)
     with pytest.raises(PenstockError, match="emptied"):
         a.live(resumed=True)
 
