@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.launch.verify import verify
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
+from penstock.run.load import load
 from whole_runs import go, reached
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -95,6 +97,22 @@ def test_two_sites_end_with_the_weights_of_two_replicas(run_file: MakeFile) -> N
     assert all(one["sites"] == {"a": n, "b": n} for n, one in enumerate(rounds[1:], 1))
     assert all(int(str(one["sent_bytes"])) > 0 for one in rounds)
     assert a.events("site_refused") == b.events("site_refused") == []
+
+
+def test_a_site_that_cannot_be_is_one_message_at_check(
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**fields: object) -> str:
+        path = run_file("s", **FIELDS, **{"sites.bucket": "x", "sites.name": "a"} | fields)
+        return str(verify(load(path)).refused)
+
+    monkeypatch.delenv("PENSTOCK_SITES_SECRET", raising=False)
+    assert "the variable PENSTOCK_SITES_SECRET is not set" in refused()
+    monkeypatch.setenv("PENSTOCK_SITES_SECRET", SECRET)
+    assert refused() == "None"
+    wide = {"cluster.accelerators": 2, "layout.tensor": 2}
+    file = run_file("w", **FIELDS | wide, **{"sites.bucket": "x", "sites.name": "a"})
+    assert "[sites]: a site of 2 ranks is not built yet" in str(verify(load(file)).refused)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.policy import sites as policy
@@ -16,6 +17,7 @@ from penstock.train.sites.bucket import SitesBucket
 from penstock.train.sites.weights import SiteWeights
 
 LONGEST_PAUSE_S = 2.0
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -180,7 +182,7 @@ class SiteMember:
             )
         )
 
-    def _patiently(self, ask: Callable[[], "SiteAction | bool"]) -> "SiteAction | bool | None":
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer | None:
         """Return what the bucket answers, once it does; None if asked to stop meanwhile."""
         while True:
             try:
