@@ -270,7 +270,7 @@ def build(rank: RankContext) -> Trainer:
     )
     sync = rank.run.train.sync
     steps = batches.steps
-    rounds = Rounds(steps, sync.local_steps, sync.stream)
+    rounds = Rounds(steps, sync.inner_steps, sync.stream)
     exchange: RoundExchange | SiteRounds | None = None
     if engine.outer and rank.run.sites:
         exchange = SiteRounds(rank, batches, engine.outer, engine.optimizer)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from penstock.errors import NotYet
+from penstock.errors import NotYet, PenstockError
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.events import SiteLeaseLost, SiteRefused, SiteRound, StoreUnreachable
@@ -55,7 +55,14 @@ class SiteRounds:
                 "cluster.accelerators = 1"
             )
         run, sites = self.rank.run, self._section
-        self.cut = LeaseCut(self.batches.steps, run.train.sync.local_steps, sites.count)
+        sync = run.train.sync
+        if not sync.apart or sync.stream > 1:
+            raise PenstockError(
+                f'train.sync.local_steps = "auto": {sync.local_steps} steps in {sync.stream} parts '
+                "were chosen, and sites exchange the whole model after some steps; write "
+                "local_steps = 30 and stream = 1"
+            )
+        self.cut = LeaseCut(self.batches.steps, sync.inner_steps, sites.count)
         weights = SiteWeights(self.outer)
         rules = SitesRules(self.cut, sites.needed, sites.late, sites.grace)
         about = SitesRun(
