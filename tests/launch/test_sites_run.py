@@ -116,6 +116,25 @@ def test_a_site_that_cannot_be_is_one_message_at_check(
 
 
 @pytest.mark.slow
+def test_a_site_that_is_stopped_while_it_waits_goes_on_later(run_file: MakeFile) -> None:
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    a, b = (Site(file, name, "sites.quorum=2", "sites.grace=10 min") for name in "ab")
+    a.start()
+    waits = file.parent / "bucket" / "sites" / "published" / "000000" / "a"
+    while not waits.exists():
+        time.sleep(0.05)
+    a.folder.request("stop")
+    a.end()
+    assert a.events("end")[-1]["result"] == "stopped"
+    b.start()
+    a.start()
+    a.end()
+    b.end()
+    assert a.weights() == b.weights()
+    assert reached(a.folder) == reached(b.folder) == 12
+
+
+@pytest.mark.slow
 def test_a_site_that_dies_is_replaced_by_a_new_one(run_file: MakeFile) -> None:
     file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
     quick = ("sites.quorum=2", "sites.grace=2 s", "sites.late=1", "train.steps=40")

@@ -15,8 +15,14 @@ from torch import Tensor
 from penstock.errors import NotYet, PenstockError
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.stores import DiskStore
-from penstock.ledger.journal.events import SiteLeaseLost, SiteRefused, SiteRound, StoreUnreachable
-from penstock.meter.clock import StepClock
+from penstock.ledger.journal.events import (
+    SiteLeaseLost,
+    SiteRefused,
+    SiteRound,
+    StoreUnreachable,
+    WarmUpSpan,
+)
+from penstock.meter.clock import StepClock, now
 from penstock.policy.sites import LeaseCut, SitesRules
 from penstock.run.fingerprint import fingerprint
 from penstock.run.schema.sites import SitesSection
@@ -114,25 +120,32 @@ class SiteRounds:
         """Make sure that there is a lease for the next step; return whether it is another one than
         the feed reads. Without one, what is left to do is `at.pending`.
         """
-        if not self._begun:
-            self._begun = True
-            self.rank.pulse.at("reduce")
-            if not self.member.begin(self._resumed):
-                at.pending = Vote(nan, nan, dict.fromkeys(REQUESTS, False) | {"stop": True})
-                return False
-            self.optimizer.copy_masters()
         lease = self.batches.lease
-        if lease is None or at.step >= lease.last_step:
-            if lease:  # resumed where its round ends
-                self.member.trained()
-            asked = self._advance(at.step)
-            if asked:
+        if not self._begun or lease is None or at.step >= lease.last_step:
+            start = now()
+            self.rank.pulse.at("reduce")
+            if asked := self._meet_outside_a_step(at.step):
                 at.pending = Vote(nan, nan, dict.fromkeys(REQUESTS, False) | asked)
+            self.rank.journal.write_span(WarmUpSpan(parts={"sites": now() - start}), start, now())
         if self.batches.lease is None or self.batches.lease is self._fed:
             return False
         self._fed = self.batches.lease
         at.step = max(at.step, self._fed.first_step - 1)
         return True
+
+    def _meet_outside_a_step(self, step: int) -> dict[str, bool]:
+        """Find the run in the bucket, and a lease; return what else follows."""
+        if not self._begun:
+            if not self.member.begin(self._resumed):
+                return {"stop": True}
+            self._begun = True
+            self.optimizer.copy_masters()
+        lease = self.batches.lease
+        if lease and step < lease.last_step:
+            return {}  # resumed inside a round
+        if lease:  # resumed where it ends
+            self.member.trained()
+        return self._advance(step)
 
     def close(self, step: int, vote: Vote, tokens: int, back_before: int, clock: StepClock) -> Vote:
         """Publish and merge where a lease ends; return what follows after `step`."""
@@ -194,8 +207,8 @@ class SiteRounds:
         if saved is None or "site" not in saved:
             self.outer.restart()
             return
-        self._resumed, self._fed = True, None
         load_position(self.member, saved["site"])
+        self._resumed, self._fed = self.member.here.at > 0, None
         here, counts = self.member.here, saved["site"]["counts"]
         self.batches.lease = None
         if here.lease and counts:
