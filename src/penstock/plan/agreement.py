@@ -117,10 +117,8 @@ def _job(run: Run, machine: Machine, vocab: int) -> Job | None:
     counts: tuple[int, ...]
     if asked:
         counts = (asked,)
-    elif machine.nodes > 1 and machine.tiers[-1].name not in INSIDE:
-        counts = tuple(n for n in reversed(legal.divisors(machine.nodes)) if n > 1)
     else:
-        return None
+        counts = tuple(n for n in reversed(legal.divisors(_domains(machine))) if n > 1)
     for count in counts:
         if count < 2 or count > run.batch_samples:
             continue
@@ -132,6 +130,17 @@ def _job(run: Run, machine: Machine, vocab: int) -> Job | None:
         if memory.predict(job).fits or count == counts[-1]:
             return job
     return None
+
+
+def _domains(machine: Machine) -> int:
+    """Return how many parts of the machine only the slowest network joins: sites, racks or nodes.
+    1: it is one node.
+    """
+    tiers = machine.tiers
+    if machine.nodes == 1 or tiers[-1].name in INSIDE:
+        return 1
+    inside = tiers[-2].size if len(tiers) > 1 else machine.per_node
+    return max(1, machine.accelerators // inside)
 
 
 def _section(run: Run, local_steps: int, codec: str, parts: int) -> SyncSection:
