@@ -69,15 +69,15 @@ class Agreement:
         }
 
 
-def settled_here(run: Run) -> tuple[Run, Agreement | None]:
-    """Settle a run on the machine that its file names; for a launch."""
+def settled_here(run: Run, vocab: int) -> tuple[Run, Agreement | None]:
+    """Settle a run on the machine that its file names; for a launch, whose data is known."""
     if not run.train.sync.auto:
         return run, None
     try:
         machine = machine_for(run).machine
     except PenstockError as error:
         raise PenstockError(f"{FIELD}: {error}. Or write a number of steps") from None
-    return settled(run, machine)
+    return settled(run, machine, vocab)
 
 
 def settled(run: Run, machine: Machine, vocab: int | None = None) -> tuple[Run, Agreement | None]:
@@ -89,8 +89,9 @@ def settled(run: Run, machine: Machine, vocab: int | None = None) -> tuple[Run, 
             f"{FIELD}: the planner does not know your own module; write a number of steps"
         )
     run, _ = precision.settled(run, machine)
-    shape = run.model.shape(vocab)
-    job = _job(run, machine, vocab or shape.vocab or legal.SOME_VOCAB)
+    base = run.model.base()
+    known = vocab or (base.vocab if base else 0) or legal.SOME_VOCAB
+    job = _job(run, machine, known)
     if job is None:
         why = "the replicas have no link between nodes to save"
         return with_agreement(run, _section(run, 1, "none", 1), run.train.optimizer, None), (
