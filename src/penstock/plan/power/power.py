@@ -100,6 +100,21 @@ def node(
     )
 
 
+def step_w(machine: Machine, step: StepTime) -> float | None:
+    """Return the mean watts of one accelerator's share of the machines over a step."""
+    draw = power_draw(machine, step, machine.cooling)
+    return draw.by_cause[Cause.REDO] if draw else None
+
+
+def accelerator_w(machine: Machine, step: StepTime) -> float | None:
+    """Return the mean watts over a step of one accelerator alone, as its own meter reads them."""
+    if machine.tdp_w is None:
+        return None
+    chip = _chip(machine, machine.tdp_w)
+    busy = sum(step.causes[name] for name in STEP_CAUSES if Cause(name) in BUSY) / step.step_s
+    return chip.at(busy)
+
+
 def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
     """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
     if machine.tdp_w is None:
@@ -119,13 +134,18 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
     return PowerDraw(by_cause, (*words, network))
 
 
-def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tuple[str, ...]]:
-    """Return the watts of a node of a machine that may know parts of its own power."""
+def _chip(machine: Machine, tdp_w: float) -> PowerLevels:
+    """Return the watts of one accelerator; a probe that saw it at work knows better than its TDP."""
     usual = TdpShares().of(tdp_w)
-    # A probe that saw the accelerators at work knows better than their TDP.
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
-    chip = PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
+    return PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
+
+
+def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tuple[str, ...]]:
+    """Return the watts of a node of a machine that may know parts of its own power."""
+    chip = _chip(machine, tdp_w)
+    idle_w, busy_w = chip.rest_w, chip.busy_w
     words = (
         f"accelerator: {busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {idle_w:.0f} W at rest "
         f"(TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
