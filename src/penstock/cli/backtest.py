@@ -85,8 +85,8 @@ def _power(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
 def _runs(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
     if leave_one_out:
         raise PenstockError(
-            f"{file} is a table of whole runs: every row is predicted with the factor of whole runs "
-            "fitted without its source already; drop --leave-one-out"
+            f"{file} is a table of whole runs: every row is predicted with the factor of whole "
+            "runs fitted without its source already; drop --leave-one-out"
         )
     report = runs.run(file)
     if json:

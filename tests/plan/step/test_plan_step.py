@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.hardware import network
-from penstock.plan.hardware.network import Dispatch
 from penstock.plan.hardware.machine import Machine, NetworkTier
+from penstock.plan.hardware.network import Dispatch
 from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout

@@ -1,9 +1,9 @@
 """Rows of whole published runs: accelerator-hours and energy, and the job that they were spent on.
 
-A row says little more than the model, its tokens and the accelerators. The rest comes from the row's
-own columns where it has them, then from how that model was trained (`catalog/trainings.py`), then
-from what is usual; what was usual is written down in `assumed`. Hours and energy are read apart and
-never reach the job.
+A row says little more than the model, its tokens and the accelerators. The rest comes from other
+columns of the row where it has them, then from how that model was trained (`catalog/trainings.py`),
+then from what is usual; what was usual is written down in `assumed`. Hours and energy are read
+apart and never reach the job.
 """
 
 import re
@@ -201,8 +201,8 @@ def _only_one(gpu: str) -> str:
 def _refuse_nameless(name: str) -> None:
     if named_shapes.named(name) is None and not named_shapes.size_in(name):
         raise RowSkipped(
-            f"nothing tells the shape of '{name}': neither its name nor params_b nor layers, hidden "
-            "and heads"
+            f"nothing tells the shape of '{name}': neither its name nor params_b nor layers, "
+            "hidden and heads"
         )
 
 

@@ -106,8 +106,8 @@ def settled(row: WholeRunRow, job: Job) -> Job:
     found = search(job, ranks, space, keep=1)
     if not found.best:
         raise RowSkipped(
-            f"{job.shape.params() / 1e9:,.1f}B parameters fit on {ranks} × {job.machine.accelerator} in no layout of "
-            f"{job.software.name}; write num_gpus, tp, pp and sharding as they were"
+            f"{job.shape.params() / 1e9:,.1f}B parameters fit on {ranks} × "
+            f"{job.machine.accelerator} in no layout of {job.software.name}; write num_gpus, tp, pp and sharding as they were"
         )
     return job.with_layout(found.best[0].layout)
 

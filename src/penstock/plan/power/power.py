@@ -135,7 +135,7 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
 
 
 def _chip(machine: Machine, tdp_w: float) -> PowerLevels:
-    """Return the watts of one accelerator; a probe that saw it at work knows better than its TDP."""
+    """Return the watts of one accelerator; a probe that saw it at work knows better."""
     usual = TdpShares().of(tdp_w)
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
