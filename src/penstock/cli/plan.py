@@ -82,7 +82,12 @@ def plan(
     if within is not None or days is not None:
         from penstock.cli.within import within as best_model
 
-        asked = {"scale": scale, "svg": svg, "deadline": deadline, "budget": budget}
+        asked: dict[str, object] = {
+            "scale": scale,
+            "svg": svg,
+            "deadline": deadline,
+            "budget": budget,
+        }
         asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
         _refuse_second_question(asked, "--within and --days")
         best_model(file, overrides or [], within, days, json)

@@ -1,6 +1,6 @@
 """The outcome of a backtest of whole runs: hours and energy, planned and published."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import quantiles
 
@@ -89,7 +89,7 @@ def p90(items: Sequence[ScoredPair]) -> float | None:
     return quantiles([i.ape for i in items], n=10, method="inclusive")[-1]
 
 
-def _item(item: ScoredPair, row: WholeRunRow) -> Mapping[str, object]:
+def _item(item: ScoredPair, row: WholeRunRow) -> dict[str, object]:
     return {
         "row": row.number,
         "model": row.model,

@@ -107,7 +107,8 @@ def settled(row: WholeRunRow, job: Job) -> Job:
     if not found.best:
         raise RowSkipped(
             f"{job.shape.params() / 1e9:,.1f}B parameters fit on {ranks} × "
-            f"{job.machine.accelerator} in no layout of {job.software.name}; write num_gpus, tp, pp and sharding as they were"
+            f"{job.machine.accelerator} in no layout of {job.software.name}; write "
+            "num_gpus, tp, pp and sharding as they were"
         )
     return job.with_layout(found.best[0].layout)
 

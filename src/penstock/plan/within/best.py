@@ -67,6 +67,11 @@ class AffordableModel:
         """Return the expected loss by the law that decides."""
         return deciding_law().loss(self.params, self.tokens)
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Return the rate while stepping, over all ranks."""
+        return self.step.tokens / self.step.step_s
+
     def loss_band(self) -> tuple[float, float]:
         """Return the loss between the published laws, with the error of the speed and of the
         floor.
@@ -99,7 +104,7 @@ class AffordableModel:
             },
             "accelerators": self.job.layout.ranks,
             "layout": self.job.layout.to_json(),
-            "tokens_per_s": self.step.tokens / self.step.step_s,
+            "tokens_per_s": self.tokens_per_s,
             "days": self.wall_s / life.DAY_S,
             "usd": self.usd,
         }

@@ -26,7 +26,7 @@ def lines(
     rows = {
         "within": _limits(planner),
         "best": _model(best),
-        "layout": f"{best.job.layout}, {format_count(best.step.tokens / best.step.step_s)} tokens/s",
+        "layout": f"{best.job.layout}, {format_count(best.tokens_per_s)} tokens/s",
         "takes": _takes(best),
         "loss": _loss(best),
         "by other laws": _others(best),
@@ -119,8 +119,8 @@ def _overtrained(answer: BudgetAnswer) -> str:
         return "no smaller model comes within 2 % of this loss"
     more = 100 * (one.loss / best.loss - 1)
     return (
-        f"{_model(one)}; loss {one.loss:.2f}, {more:.1f} % more, and {best.params / one.params:.1f} "
-        "× cheaper to run"
+        f"{_model(one)}; loss {one.loss:.2f}, {more:.1f} % more, and "
+        f"{best.params / one.params:.1f} × cheaper to run"
     )
 
 
@@ -139,8 +139,8 @@ def _adapting(best: AffordableModel, adapted: Adaptation | None) -> str:
     )
     if adapted.loss < best.loss:
         return (
-            f"the better buy: {what} has {adapted.loss:.2f} by the same law; {cost}. Train your own "
-            "for a language, a domain, a tokenizer or a licence that it does not have"
+            f"the better buy: {what} has {adapted.loss:.2f} by the same law; {cost}. Train your "
+            "own for a language, a domain, a tokenizer or a licence that it does not have"
         )
     return f"not better by the law: {what} has {adapted.loss:.2f}; {cost}"
 
