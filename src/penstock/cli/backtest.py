@@ -7,11 +7,26 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from penstock.cli import backtest_power, backtest_runs
-from penstock.cli.backtest_tables import grid, percent, say, show_skipped
+from penstock.cli.backtest_tables import (
+    grid,
+    percent,
+    say,
+    show_power,
+    show_runs,
+    show_skipped,
+    show_utilization,
+)
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
-from penstock.plan.backtest import power, power_columns, power_rows, run_rows, runs, scores
+from penstock.plan.backtest import (
+    power,
+    power_columns,
+    power_rows,
+    run_rows,
+    runs,
+    scores,
+    utilization,
+)
 from penstock.plan.backtest.columns import listing
 from penstock.plan.backtest.report import SMALL_GIB, BacktestReport, ScoredRow
 from penstock.plan.backtest.row_file import lines
@@ -42,6 +57,9 @@ def backtest(
         return
     if run_rows.is_runs(lines(file)):
         _runs(file, leave_one_out, worst, json)
+        return
+    if utilization.is_utilization(lines(file)):
+        _utilization(file, leave_one_out, worst, json)
         return
     report = run(file, leave_one_out)
     if json:
@@ -79,7 +97,7 @@ def _power(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
     if json:
         print_json(report.to_json())
     else:
-        backtest_power.show(report, worst)
+        show_power(report, worst)
 
 
 def _runs(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
@@ -92,7 +110,19 @@ def _runs(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
     if json:
         print_json(report.to_json())
     else:
-        backtest_runs.show(report, worst)
+        show_runs(report, worst)
+
+
+def _utilization(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
+    if leave_one_out:
+        raise PenstockError(
+            f"{file} is a table of utilisation: nothing is fitted to it; drop --leave-one-out"
+        )
+    report = utilization.run(file, lines(file))
+    if json:
+        print_json(report.to_json())
+    else:
+        show_utilization(report, worst)
 
 
 def _help() -> str:
@@ -101,14 +131,15 @@ def _help() -> str:
         "",
         "FILE.csv has a header and one row per run. A column mean_node_w makes it a power",
         "table, tokens_b with gpu_hours or energy_mwh one of whole runs, peak_mem_gib a memory",
-        "table; otherwise step times are compared. Further columns are ignored.",
+        "table, utilization one of replicas over slow links; otherwise step times are compared.",
+        "Further columns are ignored.",
     ]
-    tables = (
-        *listing(),
+    more = (
         ("Tables of whole runs have (* needed), and may have those of both:", run_rows.COLUMNS),
         ("Power tables have (* needed):", power_columns.COLUMNS),
+        ("Tables of utilisation have (* needed):", utilization.COLUMNS),
     )
-    for heading, columns in tables:
+    for heading, columns in (*listing(), *more):
         text += ["", "\b", heading]
         text += [f"{'*' if c.needed else ' '} {c.name:<23} {c.about}" for c in columns]
     return "\n".join(text)

@@ -16,6 +16,7 @@ from penstock.catalog import (
     open_weights,
     power,
     prices,
+    rounds,
     scaling_laws,
     sites,
     trainings,
@@ -110,6 +111,20 @@ KINDS = {
             "high": "usd_per_hour_high",
             "providers": "providers",
             "as of": "as_of",
+        },
+    ),
+    "rounds": Kind(
+        rounds.TABLE,
+        "what local steps and codecs cost in loss, measured",
+        {
+            "name": "name",
+            "replicas": "replicas",
+            "steps": "local_steps",
+            "codec": "codec",
+            "late": "late",
+            "loss %": "loss_percent",
+            "± %": "spread_percent",
+            "seeds": "seeds",
         },
     ),
     "power": Kind(
