@@ -104,7 +104,7 @@ def accelerator_w(machine: Machine, step: StepTime) -> float | None:
     """Return the mean watts over a step of one accelerator alone, as its own meter reads them."""
     if machine.tdp_w is None:
         return None
-    chip = _chip(machine, machine.tdp_w)
+    chip = chip_power(machine, machine.tdp_w)
     busy = sum(step.causes[name] for name in STEP_CAUSES if Cause(name) in BUSY) / step.step_s
     return chip.at(busy)
 
@@ -131,10 +131,6 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
     return PowerDraw(by_cause, (*words, network))
 
 
-<<<<<<< HEAD
-def _chip(machine: Machine, tdp_w: float) -> PowerLevels:
-    """Return the watts of one accelerator; a probe that saw it at work knows better."""
-=======
 def network_watts(machine: Machine) -> float:
     """Return the watts of the switches between nodes, for one accelerator."""
     return NETWORK_W if machine.nodes > 1 else 0.0
@@ -156,19 +152,9 @@ def node_power(machine: Machine, cooling: str) -> PowerLevels | None:
 
 def chip_power(machine: Machine, tdp_w: float) -> PowerLevels:
     """Return the watts of one accelerator of the machine."""
->>>>>>> main
     usual = TdpShares().of(tdp_w)
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
-<<<<<<< HEAD
-    return PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
-
-
-def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tuple[str, ...]]:
-    """Return the watts of a node of a machine that may know parts of its own power."""
-    chip = _chip(machine, tdp_w)
-    idle_w, busy_w = chip.rest_w, chip.busy_w
-=======
     if machine.cap_w is not None:
         busy_w, idle_w = min(busy_w, machine.cap_w), min(idle_w, machine.cap_w)
     return PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
@@ -176,7 +162,6 @@ def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tu
 
 def _node_notes(machine: Machine, tdp_w: float, cooling: str) -> tuple[str, ...]:
     chip, count = chip_power(machine, tdp_w), machine.per_node
->>>>>>> main
     words = (
         f"accelerator: {chip.busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {chip.rest_w:.0f} W "
         f"at rest (TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
