@@ -153,6 +153,7 @@ def node_power(machine: Machine, cooling: str) -> PowerLevels | None:
 def chip_power(machine: Machine, tdp_w: float) -> PowerLevels:
     """Return the watts of one accelerator of the machine."""
     usual = TdpShares().of(tdp_w)
+    # A probe that saw the accelerators at work knows better than their TDP.
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
     if machine.cap_w is not None:
