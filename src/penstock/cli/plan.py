@@ -52,6 +52,10 @@ def plan(
         float | None,
         typer.Option(metavar="USD", help="The fastest number of nodes for this money."),
     ] = None,
+    caps: Annotated[
+        bool,
+        typer.Option("--caps", help="Under power limits: their price in time, energy and money."),
+    ] = False,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="First fold in what the run of this file measured."),
@@ -74,6 +78,7 @@ def plan(
         "budget": budget,
         "explain": explain,
         "detail": detail or None,
+        "caps": caps or None,
     }
     if scale is not None:
         _refuse_second_question(others)
@@ -81,6 +86,9 @@ def plan(
         return
     if deadline is not None or budget is not None:
         scaling.best_nodes(run, cluster, deadline, budget, json)
+        return
+    if caps:
+        scaling.power_caps(run, cluster, json)
         return
     made = _make(run, cluster.machine, (*cluster.warnings, *notes), json)
     _print(made, explain, detail, json)
