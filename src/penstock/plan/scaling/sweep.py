@@ -160,6 +160,8 @@ class ScalePlanner:
             raise PenstockError(no_price(run.budget.usd))
         if machine.site_bytes_per_s and machine.tiers[-1].name == WAN and len(machine.tiers) > 1:
             machine = replace(machine, tiers=machine.tiers[:-1])  # each count has its own
+        if run.train.sync.auto:
+            notes = [*notes, 'train.sync.local_steps = "auto" is taken as 1 at every scale']
         return cls(run, machine, known.sizes, (*known.notes, *notes))
 
     @cached_property
