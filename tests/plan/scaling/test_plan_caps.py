@@ -62,7 +62,7 @@ def test_a_limit_that_is_set_already_and_an_unknown_tdp_are_refused() -> None:
     st.floats(1.0, 2.0),
     st.floats(0.0, 1.0),
 )
-@settings(max_examples=8)
+@settings(deadline=None, max_examples=8)
 def test_a_lower_limit_draws_less_and_more_pue_needs_more(
     name: str, share: float, pue: float, more: float
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_lower_limit_draws_less_and_more_pue_needs_more(
     st.lists(st.floats(1.0, 8.0), min_size=2, max_size=2),
     st.floats(50.0, 800.0),
 )
-@settings(max_examples=6)
+@settings(deadline=None, max_examples=6)
 def test_a_faster_link_never_slows_a_plan(
     name: str, count: int, faster: list[float], gbit: float
 ) -> None:
