@@ -93,6 +93,7 @@ def plan(
             "budget": budget,
         }
         asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
+        asked |= {"caps": caps or None}
         _refuse_second_question(asked, "--within and --days")
         best_model(file, overrides or [], within, days, json)
         return
@@ -117,11 +118,12 @@ def plan(
         _refuse_second_question(others, "--scale")
         scaling.scale(run, cluster, scale, svg, json)
         return
+    if caps:
+        _refuse_second_question(others | {"caps": None}, "--caps")
+        scaling.power_caps(run, cluster, json)
+        return
     if deadline is not None or budget is not None:
         scaling.best_nodes(run, cluster, deadline, budget, json)
-        return
-    if caps:
-        scaling.power_caps(run, cluster, json)
         return
     made = _make(run, cluster.machine, (*cluster.warnings, *notes), json)
     _print(made, explain, detail, json)
