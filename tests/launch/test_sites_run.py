@@ -1,6 +1,8 @@
 """Sites as whole runs over a folder: processes of their own, killed, late, and against replicas."""
 
+import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -28,6 +30,7 @@ FIELDS = {
     "guard.fast": "never",
     "evaluate.every": "4 steps",
 }
+TWO = {"cluster.accelerators": 2, "layout.replicate": 2}  # the same without sites
 MakeFile = Callable[..., Path]
 
 
@@ -73,16 +76,25 @@ class Site:
         while reached(self.folder) < step:
             assert self.process.poll() is None, self.process.communicate()[0]
             time.sleep(0.01)
-        for event in self.events("start")[-1:]:
-            os.kill(self.process.pid, signal.SIGKILL)
-            os.kill(int(str(event["pid"])), signal.SIGKILL)
+        self.kill()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its processes: the supervisor first, or it would see the rank's end."""
+        assert self.process is not None
+        pids = [int(str(event["pid"])) for event in self.events("start")[-1:]]
+        for pid in [self.process.pid, *pids]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.signal(signal.SIGKILL)
         self.process.communicate()
 
 
 def test_two_sites_end_with_the_weights_of_two_replicas(run_file: MakeFile) -> None:
     """One of them is killed inside a round and goes on from its checkpoint."""
-    direct = FIELDS | {"cluster.accelerators": 2, "layout.replicate": 2}
-    replicas = go(run_file("replicas", **direct))
+    replicas = go(run_file("replicas", **FIELDS | TWO))
     file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
     a, b = Site(file, "a", "sites.grace=10 min"), Site(file, "b", "sites.grace=10 min")
     a.start()
@@ -113,6 +125,51 @@ def test_a_site_that_cannot_be_is_one_message_at_check(
     wide = {"cluster.accelerators": 2, "layout.tensor": 2}
     file = run_file("w", **FIELDS | wide, **{"sites.bucket": "x", "sites.name": "a"})
     assert "[sites]: a site of 2 ranks is not built yet" in str(verify(load(file)).refused)
+
+
+@pytest.mark.slow
+def test_a_site_killed_between_its_publication_and_the_round_publishes_once(
+    run_file: MakeFile,
+) -> None:
+    replicas = go(run_file("replicas", **FIELDS | TWO))
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    a, b = Site(file, "a", "sites.grace=10 min"), Site(file, "b", "sites.grace=10 min")
+    a.start()
+    b.start()
+    while not (reached(a.folder) and reached(b.folder)):
+        time.sleep(0.001)
+    a.signal(signal.SIGSTOP)
+    number = len(list((file.parent / "bucket/sites/rounds").iterdir())) - 1
+    published = file.parent / f"bucket/sites/published/{number:06d}"
+    while not (published / "b").exists():
+        time.sleep(0.05)
+    content = (published / "b").read_bytes()
+    b.kill()
+    a.signal(signal.SIGCONT)
+    b.start()
+    a.end()
+    b.end()
+    assert (published / "b").read_bytes() == content
+    assert a.weights() == b.weights() == replicas["weights_hash"]
+
+
+@pytest.mark.slow
+def test_sites_killed_at_random_points_lose_nothing(run_file: MakeFile) -> None:
+    fields = FIELDS | {"train.steps": 60}
+    replicas = go(run_file("replicas", **fields | TWO))
+    file = run_file("sites", **fields, **{"sites.bucket": "x", "sites.name": "x"})
+    both = [Site(file, name, "sites.grace=10 min") for name in "ab"]
+    for site in both:
+        site.start()
+    draw = random.Random(0)
+    for _ in range(8):
+        site = draw.choice(both)
+        time.sleep(draw.uniform(0.0, 8.0))
+        site.kill()
+        site.start()
+    for site in both:
+        site.end()
+    assert both[0].weights() == both[1].weights() == replicas["weights_hash"]
 
 
 @pytest.mark.slow
