@@ -80,51 +80,6 @@ def test_a_running_round_says_how_long_ago_the_last_one_was(
     assert found.rows()[0][-1].endswith("ago")
 
 
-SITES = """
-[train.sync]
-local_steps = 10
-compress = "int4"
-[sites]
-bucket = "s3://team/sites"
-name = "berlin"
-"""
-
-
-def test_a_site_tells_of_all_sites_and_of_its_own_bytes(tmp_path: Path) -> None:
-    folder = made_run(tmp_path, ranks=1, steps=40)
-    folder.run_file.write_text(folder.run_file.read_text() + SITES)
-    with Journal(folder.journal, 1, range(1)) as journal:
-        for number, sites, late in (
-            (1, {"berlin": 0, "paris": 0}, {"berlin": 0, "paris": 0}),
-            (2, {"berlin": 1}, {"berlin": 0}),
-            (3, {"berlin": 2, "rome": 1}, {"berlin": 0, "rome": 1}),
-        ):
-            common = {"by": "berlin", "sent_bytes": 500, "received_bytes": 700}
-            journal.event("site_round", t=T0 + 10, number=number, sites=sites, late=late, **common)
-        journal.event("site_refused", t=T0 + 12, site="paris", why="is not signed")
-    found = RunFacts(RunView(folder)).rounds
-    assert found
-    assert (found.rounds, found.planned, found.sent_bytes, found.received_bytes) == (
-        3,
-        4,
-        1500,
-        2100,
-    )
-    assert (found.late, found.refused, found.lag) == (1, 1, 2)
-    assert [(m.name, m.rounds, m.behind, m.sent_bytes) for m in found.members] == [
-        ("berlin", 3, 0, 1500),
-        ("paris", 1, 2, None),
-        ("rome", 1, 0, None),
-    ]
-    words = found.words()
-    assert "paris was last in it 2 rounds ago" in words
-    assert "1.5KB up, 2.1KB down here" in words
-    assert Report.of(folder).to_json()["rounds"]["refused"] == 1
-    assert [row[0] for row in page_sections(RunView(folder))["rounds"]["rows"]] == [
-        *("berlin", "paris", "rome")
-    ]
-
-
 def test_replicas_that_agree_in_every_step_have_no_rounds(tmp_path: Path) -> None:
     folder = made_run(tmp_path)
     assert round_facts(RunView(folder)) is None

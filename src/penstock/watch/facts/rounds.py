@@ -1,13 +1,9 @@
-"""Rounds of replicas that take local steps: how many, what they send, and who is behind.
-
-Sites that meet in a bucket have a run folder each. The journal in it tells of all sites whose work
-was in a round, and of the bytes of its own site alone.
-"""
+"""Rounds of replicas that take local steps: how many, what they send, and who is behind."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.ledger.journal.events import RoundEnded, SiteRefused, SiteRound
+from penstock.ledger.journal.events import RoundEnded
 from penstock.ledger.journal.read import LineOf
 from penstock.ledger.journal.values import whole
 from penstock.meter.clock import now
@@ -18,15 +14,13 @@ from penstock.watch.facts.run_view import RunView
 
 @dataclass(frozen=True)
 class RoundMember:
-    """A replica or a site, as the journal tells of its rounds."""
+    """A replica, as the journal tells of its rounds."""
 
     name: str
     step: int  # after which it last agreed
-    rounds: int  # that it has ended, each once; of a site: with its work
-    behind: int  # rounds that another has ended since
-    sent_bytes: (
-        int | None
-    )  # by its first rank, those of rounds done again too; None: not known here
+    rounds: int  # that it has ended, each once
+    behind: int  # rounds that another has ended and it has not
+    sent_bytes: int  # by its first rank, those of rounds done again too
     since_s: float | None  # its last round ended so long ago; None when the run has ended
 
 
@@ -37,12 +31,9 @@ class RoundFacts:
     local_steps: int
     rounds: int  # of the one that is farthest
     planned: int  # of the whole run
-    sent_bytes: int  # by all replicas, or by this site
+    sent_bytes: int  # by all
     round_bytes: float | None  # that one sent in a round, on average; None before the first
     members: tuple[RoundMember, ...]
-    received_bytes: int | None = None  # by this site; None without sites
-    late: int = 0  # works of sites that were merged in a later round
-    refused: int = 0  # objects in the bucket that were not of this run
 
     @property
     def lag(self) -> int:
@@ -54,23 +45,10 @@ class RoundFacts:
         done = f"{self.rounds} of {plural(self.planned, 'round')} of {self.local_steps} steps"
         if self.round_bytes is None:
             return done
-        if self.received_bytes is not None:
-            return self._of_sites(done)
         sent = f"{format_count(self.round_bytes)}B a round from each of {len(self.members)}"
         late = [f"{one.name} is {plural(one.behind, 'round')} behind" for one in self.members
                 if one.behind]  # fmt: skip
         return "; ".join([f"{done}, {sent}, {format_count(self.sent_bytes)}B in all", *late])
-
-    def _of_sites(self, done: str) -> str:
-        names = ", ".join(one.name for one in self.members)
-        more = [f"{one.name} was last in it {plural(one.behind, 'round')} ago"
-                for one in self.members if one.behind]  # fmt: skip
-        if self.late:
-            more.append(f"{plural(self.late, 'work')} merged late")
-        if self.refused:
-            more.append(f"{plural(self.refused, 'object')} refused")
-        up, down = format_count(self.sent_bytes), format_count(self.received_bytes or 0)
-        return "; ".join([f"{done} of sites {names}: {up}B up, {down}B down here", *more])
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "members": [asdict(one) for one in self.members], "lag": self.lag}
@@ -83,7 +61,7 @@ class RoundFacts:
                 f"{one.rounds:,}",
                 f"{one.step:,}",
                 plural(one.behind, "round") if one.behind else "–",
-                "–" if one.sent_bytes is None else f"{format_count(one.sent_bytes)}B",
+                f"{format_count(one.sent_bytes)}B",
                 "–" if one.since_s is None else f"{format_duration(one.since_s)} ago",
             ]
             for one in self.members
@@ -99,8 +77,6 @@ def round_facts(view: RunView) -> RoundFacts | None:
     if run is None or not run.train.sync.apart:
         return None
     local_steps = run.train.sync.inner_steps
-    if run.sites:
-        return _of_sites(view, run.sites.name, local_steps)
     ended: dict[int, list[LineOf[RoundEnded]]] = {}
     for line in view.rank_events_of(RoundEnded):
         if line.ranks:
@@ -112,7 +88,7 @@ def round_facts(view: RunView) -> RoundFacts | None:
         _member(f"replica {place}", lines, farthest, local_steps, clock)
         for place, (_, lines) in enumerate(sorted(ended.items()))
     )
-    sent = sum(one.sent_bytes or 0 for one in members)
+    sent = sum(one.sent_bytes for one in members)
     count = sum(map(len, ended.values()))
     return RoundFacts(
         local_steps=local_steps,
@@ -121,42 +97,6 @@ def round_facts(view: RunView) -> RoundFacts | None:
         sent_bytes=sent,
         round_bytes=sent / count if count else None,
         members=members,
-    )
-
-
-def _of_sites(view: RunView, own: str, local_steps: int) -> RoundFacts:
-    """Return the rounds of sites, as this one has merged them."""
-    by_number = {whole(line.event.number) or 0: line for line in view.rank_events_of(SiteRound)}
-    newest = max(by_number, default=0)
-    clock = now() if view.running else None
-    seen: dict[str, list[int]] = {}
-    for number, line in sorted(by_number.items()):
-        for site in line.event.sites:
-            seen.setdefault(str(site), []).append(number)
-    lines = [line.event for line in view.rank_events_of(SiteRound)]
-    sent = sum(whole(one.sent_bytes) or 0 for one in lines)
-    own_rounds = len(seen.get(own, ()))
-    members = tuple(
-        RoundMember(
-            name=site,
-            step=numbers[-1] * local_steps,
-            rounds=len(numbers),
-            behind=newest - numbers[-1],
-            sent_bytes=sent if site == own else None,
-            since_s=None if clock is None else max(0.0, clock - by_number[numbers[-1]].t),
-        )
-        for site, numbers in sorted(seen.items())
-    )
-    return RoundFacts(
-        local_steps=local_steps,
-        rounds=newest,
-        planned=Rounds(max(1, view.steps or 1), local_steps).count,
-        sent_bytes=sent,
-        round_bytes=sent / own_rounds if own_rounds else None,
-        members=members,
-        received_bytes=sum(whole(one.received_bytes) or 0 for one in lines),
-        late=sum((whole(late) or 0) > 0 for one in lines for late in one.late.values()),
-        refused=len(view.rank_events_of(SiteRefused)),
     )
 
 

@@ -173,7 +173,7 @@ export class RunPage {
   rounds(found) {
     const { body, made } = this.cards.rounds;
     made.hidden = !found.rows.length;
-    put(body, table(["", ...found.titles.map((title) => `>${title}`)], found.rows));
+    put(body, table(["replica", ...found.titles.map((title) => `>${title}`)], found.rows));
   }
 
   tasks(found) {
