@@ -303,7 +303,7 @@ def _blank(file: ClusterFile) -> Machine:
 def _given(file: ClusterFile) -> dict[str, Any]:
     """Return the fields of the machine that the file or its site states."""
     chip = file.accelerator
-    place = sites.find(file.site.name) if file.site.name else None
+    place = _place(file)
     if file.site.cooling:
         cooling.stated(file.site.cooling)
     found: dict[str, Any] = {
@@ -334,6 +334,16 @@ def _given(file: ClusterFile) -> dict[str, Any]:
         "site_hop_s": file.site.link_latency,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _place(file: ClusterFile) -> Site | None:
+    """Return the catalog's row of the file's site."""
+    if not file.site.name:
+        return None
+    try:
+        return sites.find(file.site.name)
+    except PenstockError as error:
+        raise PenstockError(f"{file.name}: site.name: {error}") from None
 
 
 def _site_sources(file: ClusterFile) -> dict[str, str]:
