@@ -9,6 +9,7 @@ from rich.text import Text
 
 from penstock.catalog import (
     accelerators,
+    costs,
     failures,
     models,
     networks,
@@ -106,6 +107,18 @@ KINDS = {
             "USD/h": "usd_per_hour",
             "high": "usd_per_hour_high",
             "providers": "providers",
+            "as of": "as_of",
+        },
+    ),
+    "costs": Kind(
+        costs.TABLE,
+        "what owning costs beside the purchase: capital, upkeep, people, place",
+        {
+            "name": "name",
+            "low": "low",
+            "usual": "value",
+            "high": "high",
+            "unit": "unit",
             "as of": "as_of",
         },
     ),
