@@ -7,10 +7,20 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.catalog import accelerators, failures, models, networks, nodes, power, prices, sites
+from penstock.catalog import (
+    accelerators,
+    costs,
+    failures,
+    models,
+    networks,
+    nodes,
+    power,
+    prices,
+    sites,
+)
 from penstock.catalog.table import fold
 
-KINDS = (accelerators, failures, models, networks, nodes, prices, sites)
+KINDS = (accelerators, costs, failures, models, networks, nodes, prices, sites)
 TABLES = [power.DRAWS, *(module.TABLE for module in KINDS)]
 RECORDS = [pytest.param(r, id=f"{t.kind}:{r.name}") for t in TABLES for r in t]
 

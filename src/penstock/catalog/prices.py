@@ -69,7 +69,9 @@ def _known(accelerator: str) -> list[float]:
 def _other_unit(usd: float, accelerator: str, where: str) -> PenstockError:
     known = _known(accelerator)
     seen = (
-        f"the catalog knows {min(known):g} to {max(known):g}" if known else "nothing costs that much"
+        f"the catalog knows {min(known):g} to {max(known):g}"
+        if known
+        else "nothing costs that much"
     )
     return PenstockError(
         f"{where} = {usd:g} for one {accelerator}: {seen}. Is it in cents, or of a "

@@ -212,7 +212,9 @@ def test_the_run_files_own_price_and_carbon_win(tmp_path: Path) -> None:
 
 def test_this_machines_file_counts_for_runs_of_this_machine(tmp_path: Path, home: Path) -> None:
     file = probed("a machine")
-    priced = file.model_copy(update={"price": file.price.model_copy(update={"usd_per_hour": Amount(0.5)})})
+    priced = file.model_copy(
+        update={"price": file.price.model_copy(update={"usd_per_hour": Amount(0.5)})}
+    )
     save_cluster(priced, home / "clusters" / "here.toml")
     mine = rates_of(run_of(tmp_path, seen="a machine")).usd_per_hour
     assert mine == SourcedRate(0.5, "cluster file here")  # written by a person, not measured

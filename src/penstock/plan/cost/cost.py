@@ -112,6 +112,11 @@ def bill(run: Run, machine: Machine, ledger: Ledger) -> Bill:
     ledger, usd, price = _with_usd(run, machine, ledger, kwh, notes)
     if usd is None:
         warnings.append("USD: no price is known; write cluster.usd_per_hour in the run file")
+    if machine.price is not None and machine.price.term == "spot":
+        warnings.append(
+            'price.term = "spot": how often it is taken back is not counted here; `penstock '
+            "compare` plays it"
+        )
     ledger, co2e_kg = _with_carbon(machine, ledger, kwh, notes)
     if kwh is not None and co2e_kg is None:
         warnings.append(

@@ -124,7 +124,9 @@ class _Owner:
                 f"{bought}, over {years:g} years to {100 * residual:.0f} %",
                 f"{node_source}; years: {years_source}; residual: {residual_source}",
             ),
-            CostItem("capital", interest, f"{100 * rate:g} % a year of what is tied up", rate_source),
+            CostItem(
+                "capital", interest, f"{100 * rate:g} % a year of what is tied up", rate_source
+            ),
             CostItem(
                 "maintenance",
                 upkeep * purchase,

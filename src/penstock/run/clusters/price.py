@@ -186,9 +186,7 @@ class PriceSection(Section):
         if "commitment" in given and term != "reserved":
             wrong.append(("commitment", f'is of term = "reserved" (it is "{term}")'))
         if "utilisation" in given and term not in ("reserved", "owned"):
-            wrong.append(
-                ("utilisation", f'is of reserved and owned machines (term is "{term}")')
-            )
+            wrong.append(("utilisation", f'is of reserved and owned machines (term is "{term}")'))
         if "owned" in given and term != "owned":
             wrong.append(("owned", f'needs term = "owned" (it is "{term}")'))
         if term == "owned" and self.usd_per_hour is not None:

@@ -23,9 +23,8 @@ class Asked:
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and self.deadline_s <= 0:
-            raise PenstockError(
-                f"--deadline: {-self.deadline_s / 86400:.3g} days before the start; write a later one"
-            )
+            before = f"{-self.deadline_s / 86400:.3g} days before the start"
+            raise PenstockError(f"--deadline: {before}; write a later one")
         if not 1 <= self.lives <= MOST_LIVES:
             raise PenstockError(f"--lives {self.lives}: write 1 to {MOST_LIVES:,}")
 

@@ -19,6 +19,7 @@ from penstock.simulate.compare.lived import DAY_S, Lived, live
 from penstock.simulate.compare.outcome import Outcome, date_of, outcome, owned_of
 from penstock.simulate.simulate import Question
 
+
 @dataclass(frozen=True)
 class OwnedBreakEven:
     """When owning one of the clusters pays, against one way of renting."""
@@ -85,7 +86,10 @@ class ClusterComparison:
             and one.lived.candidate.term in ("on-demand", "reserved")
             and one.lived.hourly is not None
         ]
-        row = next((row for row in prices.all() if (row.accelerator, row.term) == (name, "on-demand")), None)
+        row = next(
+            (row for row in prices.all() if (row.accelerator, row.term) == (name, "on-demand")),
+            None,
+        )
         if row is not None:
             found.append((row.usd_per_hour, f"catalog, {row.term}, {row.as_of}"))
         return list({usd: (usd, words) for usd, words in reversed(found)}.values())[::-1]
@@ -93,7 +97,9 @@ class ClusterComparison:
     def to_json(self) -> dict[str, Any]:
         asked, best = self.asked, self.best
         on_line = {one.label for one in self.pareto}
-        rows = [one.to_json(asked.start) | {"pareto": one.label in on_line} for one in self.outcomes]
+        rows = [
+            one.to_json(asked.start) | {"pareto": one.label in on_line} for one in self.outcomes
+        ]
         return {
             "run": self.run.name,
             "start": date_of(asked.start, 0.0),
@@ -145,9 +151,10 @@ def _with_failures(one: Candidate, failures: Sequence[str] | dict[str, Any]) -> 
     return Candidate(one.label, one.run, one.found, changed)
 
 
-def rank_key(one: Outcome) -> tuple[bool, bool, float, float]:
-    """Order clusters: in time, then with a known price, then by USD, then by days."""
-    return (not one.in_time, one.usd is None, _usd(one), one.days.p50)
+def rank_key(one: Outcome) -> tuple[bool, float, bool, float, float]:
+    """Order clusters: in time, else by how late; with a known price, by USD, by days."""
+    late_s = 0.0 if one.in_time else one.needs_s
+    return (not one.in_time, late_s, one.usd is None, _usd(one), one.days.p50)
 
 
 def _usd(one: Outcome) -> float:

@@ -118,7 +118,9 @@ def _worse(best: Outcome, second: Outcome) -> Iterator[Flip]:
     for lever in levers(best):
         at = lever.crosses(usd)
         if at is not None:
-            yield Flip(best.label, lever.what, lever.unit, lever.now, at, at > lever.now, second.label)
+            yield Flip(
+                best.label, lever.what, lever.unit, lever.now, at, at > lever.now, second.label
+            )
 
 
 def _better(rival: Outcome, best: Outcome, usd: float) -> Iterator[Flip]:
@@ -126,7 +128,9 @@ def _better(rival: Outcome, best: Outcome, usd: float) -> Iterator[Flip]:
     for lever in levers(rival):
         at = lever.crosses(usd)
         if at is not None:
-            yield Flip(rival.label, lever.what, lever.unit, lever.now, at, at > lever.now, rival.label)
+            yield Flip(
+                rival.label, lever.what, lever.unit, lever.now, at, at > lever.now, rival.label
+            )
 
 
 def levers(one: Outcome) -> Iterator[Lever]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.plan.cost.owned import OwnedCost, owned_cost
+from penstock.plan.cost.owned import HOURS_A_YEAR, OwnedCost, owned_cost
 from penstock.run.clusters.price import PriceSection
 from penstock.simulate.compare.lived import DAY_S, Lived, OnSpot, on_spot
 from penstock.simulate.rent.rank import LATE
@@ -223,31 +223,43 @@ def date_of(start: datetime, seconds: float) -> str:
 
 
 def notes(one: Outcome) -> list[str]:
-    """Return what was assumed about this cluster."""
+    """Return what was assumed about this cluster, and what it commits to."""
     price, found = one.lived.price, []
     if one.usd is None:
         found.append("no price is known: write [price] in its cluster file")
-    if price is not None:
-        given = price.model_fields_set
-        if price.term == "owned" and "utilisation" not in given:
-            used = owned_of(one.lived)
-            assert used is not None
+    if price is None:
+        return found
+    given = price.model_fields_set
+    if price.term == "owned":
+        found.append(_bought(one.lived, "utilisation" in given))
+    if price.term == "reserved":
+        whole = commitment_usd(one.lived)
+        if whole:
+            days = (price.commitment or 0.0) / DAY_S
+            found.append(f"the contract is {whole:,.0f} USD over {days:,.0f} days")
+        if "utilisation" not in given:
             found.append(
-                f"price.utilisation is not stated: {100 * used.utilisation:g} % is taken "
-                "(`penstock catalog costs`)"
+                "price.utilisation is not stated: hours that this run leaves are taken to be used"
             )
-        if price.term == "reserved" and "utilisation" not in given:
-            whole = commitment_usd(one.lived)
-            rest = f"; the whole contract is {whole:,.0f} USD" if whole else ""
-            found.append(
-                "price.utilisation is not stated: hours that this run leaves are taken to be used "
-                f"by others{rest}"
-            )
-        if price.term == "spot" and not {"interruptions_per_day", "available"} <= given:
-            found.append(
-                "nobody stated how often its spot is taken back: there 75 % of the time, 2.25 "
-                "interruptions a day are assumed"
-            )
-        if price.term == "spot" and one.deadline_s is not None and not one.mixed:
-            found.append("spot alone: price.on_demand_usd_per_hour would keep the date")
+    if price.term == "spot" and not {"interruptions_per_day", "available"} <= given:
+        found.append(
+            "nobody stated how often its spot is taken back: there 75 % of the time, 2.25 "
+            "interruptions a day are assumed"
+        )
+    if price.term == "spot" and one.deadline_s is not None and not one.mixed:
+        found.append("spot alone: price.on_demand_usd_per_hour would keep the date")
     return found
+
+
+def _bought(lived: Lived, stated: bool) -> str:
+    """Say what is bought, and how much of it this run uses."""
+    own = owned_of(lived)
+    assert own is not None
+    hours = own.years * HOURS_A_YEAR * own.utilisation * own.accelerators
+    share = float(np.median(lived.paid_h)) / hours
+    source = "" if stated else ", which nobody stated (`penstock catalog costs`)"
+    return (
+        f"the purchase is {own.purchase_usd + own.hall_usd:,.0f} USD; this run is "
+        f"{100 * share:.2g} % of its work in {own.years:g} years at "
+        f"{100 * own.utilisation:g} % utilisation{source}"
+    )

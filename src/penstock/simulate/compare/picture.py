@@ -35,7 +35,9 @@ def svg(found: ClusterComparison) -> str:
                 f'<line class="ideal" x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{BOTTOM}"/>'
             )
             parts.append(text(at - 6, TOP + 12, "the date", "soft", "end"))
-    line = " ".join(f"{days.at(one.days.p50):.1f},{usd.at(_usd(one).p50):.1f}" for one in found.pareto)
+    line = " ".join(
+        f"{days.at(one.days.p50):.1f},{usd.at(_usd(one).p50):.1f}" for one in found.pareto
+    )
     parts.append(f'<polyline class="line" points="{line}"/>')
     taken: list[tuple[float, float]] = []
     for one in known:

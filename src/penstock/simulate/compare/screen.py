@@ -95,7 +95,8 @@ def choice(found: ClusterComparison) -> str:
     if best.late is not None:
         said += f", misses the date in {100 * best.late:.0f} of 100 lives"
     if not best.in_time:
-        return f"{said}. None is in time in {100 - 100 * LATE:.0f} of 100 lives; this one comes nearest"
+        kept = f"{100 - 100 * LATE:.0f} of 100 lives"
+        return f"{said}. None is in time in {kept}; this one comes nearest"
     if not others:
         return said
     if best.usd is None:
@@ -126,7 +127,11 @@ def owning(one: OwnedBreakEven, found: ClusterComparison) -> str:
         return f"{said}owning never pays"
     pays = f"owning pays above {100 * against.utilisation:.0f} % utilisation"
     day = one.date(found.asked.start)
-    back = f"the purchase is paid back on {day}" if day else "the purchase is not paid back in its life"
+    back = (
+        f"the purchase is paid back on {day}"
+        if day
+        else "the purchase is not paid back in its life"
+    )
     return f"{said}{pays}; at {100 * own.utilisation:.3g} % {back}"
 
 
@@ -143,7 +148,8 @@ def detail(found: ClusterComparison) -> Iterator[str]:
             yield f"  electricity    {hourly.usd_per_kwh:g} USD per kWh ({source})"
         own = owned_of(one.lived)
         for item in own.items if own else ():
-            yield f"  {item.name:<14} {item.usd_per_year:>12,.0f} USD a year: {item.words} ({item.source})"
+            each = f"{item.usd_per_year:>12,.0f} USD a year"
+            yield f"  {item.name:<14} {each}: {item.words} ({item.source})"
         yield from _life(one)
 
 

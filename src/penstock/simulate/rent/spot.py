@@ -64,9 +64,7 @@ def availability(spot: SpotCapacity, ticks: int, tick_s: float, number: int) -> 
     return regions[0] if len(regions) == 1 else _moving(regions)
 
 
-def _drawn(
-    known: SpotHistory, ticks: int, tick_s: float, luck: np.random.Generator
-) -> list[bool]:
+def _drawn(known: SpotHistory, ticks: int, tick_s: float, luck: np.random.Generator) -> list[bool]:
     """Draw when one region has spot, with exponential times."""
     if known.down_s <= 0 or known.taken <= 0:
         return [True] * ticks
