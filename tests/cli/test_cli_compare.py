@@ -90,7 +90,7 @@ def test_a_failure_rate_may_be_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"clusters": "nonsuch"}, "clusters=nonsuch: "),
+        ({"clusters": "nonsuch"}, 'clusters="nonsuch": '),
         ({"clusters": ["H100", "h100"]}, "is named twice"),
         ({"clusters": "H100", "deadline": "soon"}, "deadline=…: 'soon'"),
         ({"clusters": "H100", "lives": 0}, "lives=0"),

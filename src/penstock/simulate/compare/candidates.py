@@ -93,7 +93,7 @@ def _candidate(run: Run, name: str) -> Candidate:
         failures = stated_failures(own)
     except PenstockError as error:
         said = str(error).removeprefix(f"{name}: ")
-        raise PenstockError(f"--clusters {name}: {said}") from None
+        raise PenstockError(f'--clusters "{name}": {said}') from None
     label = found.machine.name
     one = Candidate(label, own, found, failures)
     if one.term in RENTED and failures.repair is None:

@@ -18,8 +18,7 @@ from penstock.policy.spot import UNKNOWN, SpotHistory
 from penstock.run.clusters.price import PriceSection
 from penstock.simulate.compare.candidates import RENTED, Candidate
 from penstock.simulate.draws import generator
-from penstock.simulate.rent.rank import BOOT_S, SHORTEST_TICK_S, TICKS
-from penstock.simulate.rent.spot import SpotCapacity, play_life
+from penstock.simulate.rent.rank import BOOT_S
 from penstock.simulate.result import Simulation
 from penstock.simulate.simulate import Question, simulate
 
@@ -104,17 +103,6 @@ class Lived:
         return SpotHistory(share * DAY_S, (1 - share) * DAY_S, per_day)
 
 
-@dataclass(frozen=True)
-class OnSpot:
-    """All lives of a run on spot."""
-
-    rented_s: np.ndarray  # from the first look for capacity to the end
-    spot_s: np.ndarray  # that spot was paid for
-    on_demand_s: np.ndarray
-    restarts: np.ndarray
-    finished: np.ndarray
-
-
 def live(candidate: Candidate, asked: Question) -> Lived | str:
     """Live the run on a cluster; return why, where it cannot run there."""
     try:
@@ -133,31 +121,3 @@ def step_factors(plan: Plan, lives: int, seed: int) -> np.ndarray:
     mixed = np.array(normal)[generator(seed, _ERRORS).permutation(lives)]
     found: np.ndarray = np.where(mixed < 0, band.low ** np.abs(mixed), band.high ** np.abs(mixed))
     return found
-
-
-def on_spot(lived: Lived, by_s: float | None) -> OnSpot:
-    """Play all lives on spot; `by_s` counts from the moment when there may be capacity.
-
-    The grain of time follows the work alone, so that a later deadline changes nothing else.
-    """
-    price = lived.price
-    assert price is not None
-    dear, cheap = price.usd(price.on_demand_usd_per_hour), price.usd(price.usd_per_hour)
-    ratio = dear / cheap if dear and cheap else None
-    spot = SpotCapacity(
-        lived.history,
-        lived.restart_s,
-        ratio,
-        lived.done.own.nodes,
-        lived.done.seed,
-        regions=price.regions,
-    )
-    tick_s = max(3 * float(lived.wall_s.max()) / TICKS, SHORTEST_TICK_S)
-    played = [play_life(spot, s, by_s, tick_s, i) for i, s in enumerate(lived.wall_s.tolist())]
-    return OnSpot(
-        np.array([one.ticks * tick_s for one in played]),
-        np.array([one.spot_ticks * tick_s for one in played]),
-        np.array([one.on_demand_ticks * tick_s for one in played]),
-        np.array([max(one.changes - 1, 0) for one in played]),
-        np.array([one.done for one in played]),
-    )

@@ -8,7 +8,8 @@ import numpy as np
 
 from penstock.plan.cost.owned import HOURS_A_YEAR, OwnedCost, owned_cost
 from penstock.run.clusters.price import PriceSection
-from penstock.simulate.compare.lived import DAY_S, Lived, OnSpot, on_spot
+from penstock.simulate.compare.lived import DAY_S, Lived
+from penstock.simulate.compare.spot import OnSpot, on_spot
 from penstock.simulate.rent.rank import LATE
 from penstock.simulate.result import Spread
 from penstock.style import TIMES, format_predicted
@@ -88,8 +89,8 @@ class Outcome:
     def spot_share(self) -> float | None:
         if self.spot is None:
             return None
-        paid = self.spot.spot_s + self.spot.on_demand_s
-        return float(np.median(self.spot.spot_s / paid))
+        spot_s = self.spot.of("spot_s")
+        return float(np.median(spot_s / (spot_s + self.spot.of("on_demand_s"))))
 
     @property
     def binds(self) -> str:
@@ -100,8 +101,7 @@ class Outcome:
             said = format_predicted(self.lived.delivery_s, TIMES)
             waits[f"delivery: {said} until the machines are there"] = self.begin_s / total_s
         if self.spot is not None:
-            paid_s = self.spot.spot_s + self.spot.on_demand_s
-            away = float(np.median(1 - paid_s / self.spot.rented_s))
+            away = float(np.median(1 - self.lived.wall_s / self.spot.of("end_s")))
             waits[f"capacity: spot is away or starting {100 * away:.0f} % of the time"] = away
         lost = 1 - self.lived.done.effective.p50
         waits[f"failures: {100 * lost:.0f} % of the time is saves, restarts and repeats"] = lost
@@ -156,14 +156,10 @@ def outcome(lived: Lived, deadline_s: float | None) -> Outcome | str:
         return Outcome(lived, deadline_s, begin_s, finish_s, usd_of(lived, None), None)
     left_s = None if deadline_s is None else max(deadline_s - lived.delivery_s, 1.0)
     played = on_spot(lived, left_s)
-    if 2 * played.finished.sum() < len(played.finished) and not _fallback(lived):
+    if 2 * played.of("done").sum() < len(played.lives):
         return "on spot alone most lives do not finish; give price.on_demand_usd_per_hour"
-    finish_s = lived.delivery_s + played.rented_s
+    finish_s = lived.delivery_s + played.of("end_s")
     return Outcome(lived, deadline_s, begin_s, finish_s, usd_of(lived, played), played)
-
-
-def _fallback(lived: Lived) -> bool:
-    return bool(lived.price and lived.price.on_demand_usd_per_hour)
 
 
 def usd_of(
@@ -190,7 +186,7 @@ def usd_of(
     assert terms is not None
     dear = (terms.usd(terms.on_demand_usd_per_hour) or 0.0) * each / (hourly.usd or 1.0)
     ranks_h = lived.done.own.ranks / 3600
-    return ranks_h * (played.spot_s * each + played.on_demand_s * dear) + egress
+    return ranks_h * (played.of("spot_s") * each + played.of("on_demand_s") * dear) + egress
 
 
 def _egress(lived: Lived, played: OnSpot | None, terms: PriceSection | None) -> np.ndarray:
@@ -198,7 +194,9 @@ def _egress(lived: Lived, played: OnSpot | None, terms: PriceSection | None) -> 
     each = (terms.usd(terms.egress_usd_per_gb) or 0.0) if terms else 0.0
     times = np.ones(len(lived.done.lives))
     if played is not None and terms is not None and terms.regions > 1:
-        times = times + played.restarts  # at most: a return may be to the same region
+        times = times + np.maximum(
+            played.of("starts") - 1, 0
+        )  # at most: a return may be to the same region
     return each * lived.plan.life.recovery.checkpoint_bytes / 1e9 * times
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 from rich.table import Table
 
 from penstock.plan.power.power import BAND
@@ -161,7 +162,7 @@ def _life(one: Outcome) -> Iterator[str]:
     yield f"  failures       {breaks.p50:.0f} ({breaks.p5:.0f}–{breaks.p95:.0f})"
     if one.spot is not None:
         share = 100 * (one.spot_share or 0.0)
-        waited = format_predicted(float(one.spot.rented_s.mean() - one.lived.wall_s.mean()), TIMES)
+        waited = format_predicted(float(np.mean(one.spot.of("end_s") - one.lived.wall_s)), TIMES)
         yield f"  spot           {share:.0f} % of the hours; {waited} of waiting and restarts"
 
 

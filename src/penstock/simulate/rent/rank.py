@@ -7,6 +7,7 @@ each life is then played by `policy/spot.py` against drawn or recorded availabil
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from penstock.errors import PenstockError, RunFailed
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.life.life import DAY_S
+from penstock.policy.spot import Capacity, RentState, RentTerms
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
+from penstock.simulate.draws import generator
 from penstock.simulate.rent.offers import Offer
-from penstock.simulate.rent.play import Rented
-from penstock.simulate.rent.spot import LONGEST_WAIT, SpotCapacity, play_life
+from penstock.simulate.rent.play import Rented, play
 from penstock.simulate.result import Simulation, Spread
 from penstock.simulate.simulate import Question, simulate
 from penstock.simulate.traces import Trace
@@ -30,8 +32,10 @@ SIZES = (1, 2, 4, 8)  # nodes that are tried when none are asked for
 LATE = 0.05  # an offer that is late more often than this ranks behind those in time
 TICKS = 1000  # of a deadline, at most: the grain of spot
 SHORTEST_TICK_S = 60.0
+LONGEST_WAIT = 20  # times its work, until a run on spot alone is taken to be late
 REPLACING = FailuresSection(repair="10 min")  # a provider replaces a node (estimated)
 BOOT_S = 300.0  # until a rented node is up and has the software (estimated)
+_SPOT = 2**62  # the streams that availability is drawn from: no life has these numbers
 
 
 @dataclass(frozen=True)
@@ -215,12 +219,11 @@ def _priced(
     spot_share = 0.0
     if offer.spot:
         fallback = _fallback(offer, offers, nodes) if by_s is not None else None
-        dear = fallback.row.usd_per_hour if fallback else 0.0
-        ratio = dear / offer.row.usd_per_hour if fallback else None
-        spot = SpotCapacity(offer.history, restart_s, ratio, nodes, wanted.seed, wanted.trace)
         played = [
-            _play(spot, wall_s, by_s, number) for number, wall_s in enumerate(done.wall_s.tolist())
+            _play(offer, fallback, nodes, wall_s, restart_s, wanted, number)
+            for number, wall_s in enumerate(done.wall_s.tolist())
         ]
+        dear = fallback.row.usd_per_hour if fallback else 0.0
         if not fallback and 2 * sum(one.done for one, _ in played) < len(played):
             return None
         walls = np.array([tick_s * one.ticks for one, tick_s in played])
@@ -261,9 +264,50 @@ def _fallback(offer: Offer, offers: Sequence[Offer], nodes: int) -> Offer | None
 
 
 def _play(
-    spot: SpotCapacity, wall_s: float, by_s: float | None, number: int
+    offer: Offer,
+    fallback: Offer | None,
+    nodes: int,
+    wall_s: float,
+    restart_s: float,
+    wanted: Wanted,
+    number: int,
 ) -> tuple[Rented, float]:
-    """Play one life on spot, with a grain of time that suits its deadline."""
-    longest_s = by_s if spot.price_ratio and by_s else LONGEST_WAIT * wall_s
-    tick_s = max(min(longest_s, 3 * wall_s) / TICKS, SHORTEST_TICK_S)
-    return play_life(spot, wall_s, by_s, tick_s, number), tick_s
+    """Play one life on spot: by the rule with a fallback, else waiting whenever spot is away."""
+    by_s = wanted.deadline_s if fallback and wanted.deadline_s else LONGEST_WAIT * wall_s
+    tick_s = max(min(by_s, 3 * wall_s) / TICKS, SHORTEST_TICK_S)
+    work, deadline = ceil(wall_s / tick_s), int(by_s / tick_s)
+    ratio = fallback.row.usd_per_hour / offer.row.usd_per_hour if fallback else 2.0
+    there = _availability(offer, nodes, deadline, tick_s, wanted, number)
+    terms = RentTerms(restart_s, tick_s, ratio)
+    if fallback:
+        return play(there, work, deadline, terms, history=offer.history), tick_s
+    return play(there, work, deadline, terms, spot_alone), tick_s
+
+
+def spot_alone(state: RentState, terms: RentTerms) -> Capacity:
+    """Use spot whenever it is there, and nothing else."""
+    return "spot" if state.spot else "wait"
+
+
+def _availability(
+    offer: Offer, nodes: int, ticks: int, tick_s: float, wanted: Wanted, number: int
+) -> list[bool]:
+    """Return whether all nodes are there in each tick, drawn or from the trace."""
+    luck = generator(wanted.seed, _SPOT + number)
+    if wanted.trace is not None:
+        trace = wanted.trace
+        at = (luck.uniform(0, trace.length_s) + tick_s * np.arange(ticks)) % trace.length_s
+        spans = np.searchsorted(trace.starts_s, at, side="right") - 1
+        found: list[bool] = (np.asarray(trace.nodes)[spans] >= nodes).tolist()
+        return found
+    known = offer.history
+    if known.down_s <= 0 or known.taken <= 0:
+        return [True] * ticks
+    up_s, down_s = known.up_s / known.taken, known.down_s / known.taken
+    there: list[bool] = []
+    now = bool(luck.random() < known.up_s / (known.up_s + known.down_s))
+    while len(there) < ticks:
+        length = max(round(luck.exponential(up_s if now else down_s) / tick_s), 1)
+        there += [now] * length
+        now = not now
+    return there[:ticks]
