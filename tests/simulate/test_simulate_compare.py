@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.policy.spot import RentTerms, SpotHistory
 from penstock.run.load import load_table
 from penstock.simulate.compare import picture, screen
+from penstock.simulate.compare import spot as playing
 from penstock.simulate.compare.asked import Asked, question
 from penstock.simulate.compare.compare import ClusterComparison, compare
 from penstock.simulate.compare.outcome import Outcome, outcome, usd_of
@@ -267,7 +268,7 @@ def test_older_and_smaller_accelerators_are_compared(name: str) -> None:
         ([""], "none given"),
         (["H100", ""], "an empty name"),
         (["nonsuch"], '--clusters "nonsuch": '),
-        (["nothere.toml"], "nothere.toml: no such file"),
+        (["nothere.toml"], '"nothere.toml": no such file'),
         (["H100", "h100"], "h100 is named twice"),
         (["8xH100", "8 x h100"], "is named twice"),
         (["12xH100"], "write 8 or 16"),
@@ -395,7 +396,7 @@ def test_the_moments_agree_with_fine_ticks(history: SpotHistory, ratio: float, n
 def test_spot_alone_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = SpotTerms(SpotHistory(1.0, 1.0, 1.0), 10.0, None)
     given_spans = [(5.0, 12.0), (20.0, 60.0), (70.0, 200.0)]
-    monkeypatch.setattr("penstock.simulate.compare.spot.spans", lambda *_: iter(given_spans))
+    monkeypatch.setattr(playing, "spans", lambda *_: iter(given_spans))
     life = spot_alone(terms, 50.0, 0)
     # 7 s are no restart, 40 s bring 30, then a restart and the last 20.
     assert (life.end_s, life.spot_s, life.starts, life.done) == (100.0, 77.0, 3, True)

@@ -23,7 +23,7 @@ from penstock.style import (
 
 COLUMNS = ("cluster", "days", "finish", "USD", "USD/M tokens", "energy", "CO2e", "water", "misses")
 WORDS = ("cluster", "limit")  # columns of text
-SHOWN_FLIPS = 6
+SHOWN_FLIPS = 8
 VOLUMES: Units = (("m³", 1000.0, 1.0), ("L", 1.0, 0.0))
 
 

@@ -109,9 +109,11 @@ def mixed(terms: SpotTerms, work_s: float, by_s: float, number: int) -> SpotLife
         step_s = min((span[1] if there else span[0]) - t, by_s / LOOKS)
         if lasted_s < terms.restart_s:
             step_s = min(step_s, terms.restart_s - lasted_s)
-        slack_s = by_s - t - left_s - terms.restart_s - LOOK_S
-        if on != "on-demand" and slack_s > 0:
-            step_s = min(step_s, max(slack_s, LOOK_S))
+        # While nothing is done, the time that on-demand would need runs out.
+        idle_s = {"wait": inf, "spot": warm_s, "on-demand": 0.0}[on]
+        slack_s = max(by_s - t - left_s - terms.restart_s - LOOK_S, LOOK_S)
+        if idle_s > slack_s:
+            step_s = min(step_s, slack_s)
         if on != "wait":
             step_s = min(step_s, warm_s + left_s)
         step_s = max(step_s, LEAST_S)
