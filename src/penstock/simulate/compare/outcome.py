@@ -217,7 +217,11 @@ def commitment_usd(lived: Lived) -> float | None:
 
 
 def date_of(start: datetime, seconds: float) -> str:
-    return (start + timedelta(seconds=seconds)).strftime("%Y-%m-%d")
+    """Return the day so many seconds after the start."""
+    try:
+        return (start + timedelta(seconds=seconds)).strftime("%Y-%m-%d")
+    except OverflowError:
+        return "after 9999"
 
 
 def notes(one: Outcome) -> list[str]:

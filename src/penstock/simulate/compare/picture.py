@@ -13,6 +13,7 @@ from penstock.style import format_usd
 HEIGHT = 520
 LEFT, RIGHT, TOP, BOTTOM = 90, 860, 80, 440
 ROOM = 0.15  # beside the outermost points, of a decade
+LEAST = 1e-2  # USD: what costs nothing has a place on a logarithmic axis too
 LINE = 15  # between labels that would lie on each other
 
 
@@ -53,7 +54,7 @@ class _Axis:
         self.first, self.last = first, last
 
     def at(self, value: float) -> float:
-        share = (log10(value) - self.low) / (self.high - self.low)
+        share = (log10(max(value, LEAST)) - self.low) / (self.high - self.low)
         return self.first + share * (self.last - self.first)
 
     def ticks(self) -> Iterator[float]:
@@ -120,7 +121,7 @@ def _usd(one: Outcome) -> Spread:
 
 def _ends(one: Outcome) -> tuple[float, float]:
     found = _usd(one)
-    return max(found.p5, 1e-2), max(found.p95, 1e-2)
+    return max(found.p5, LEAST), max(found.p95, LEAST)
 
 
 def _escaped(words: str) -> str:
