@@ -1,6 +1,6 @@
 """Clusters compared for one run: which one to take, and what would change that."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -128,7 +128,7 @@ def compare(
     run: Run,
     names: Sequence[str],
     asked: Asked,
-    failures: Sequence[str] | dict[str, Any] = (),
+    failures: Sequence[str] | Mapping[str, Any] = (),
     progress: Callable[[str], None] = lambda what: None,
 ) -> ClusterComparison:
     """Compare clusters for a run; one that cannot hold it is kept with its reason."""
@@ -146,7 +146,7 @@ def compare(
     return ClusterComparison(run, asked, tuple(sorted(found, key=rank_key)), tuple(left_out))
 
 
-def _with_failures(one: Candidate, failures: Sequence[str] | dict[str, Any]) -> Candidate:
+def _with_failures(one: Candidate, failures: Sequence[str] | Mapping[str, Any]) -> Candidate:
     changed = given.changed(one.failures, failures)
     return Candidate(one.label, one.run, one.found, changed)
 
