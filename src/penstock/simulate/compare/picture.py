@@ -13,6 +13,8 @@ from penstock.style import format_usd
 HEIGHT = 520
 LEFT, RIGHT, TOP, BOTTOM = 90, 860, 80, 440
 ROOM = 0.15  # beside the outermost points, of a decade
+SHORT = 1.2  # decades
+LONGEST = 220  # pixels of a label
 LEAST = 1e-2  # USD: what costs nothing has a place on a logarithmic axis too
 LINE = 15  # between labels that would lie on each other
 
@@ -58,9 +60,10 @@ class _Axis:
         return self.first + share * (self.last - self.first)
 
     def ticks(self) -> Iterator[float]:
-        """Yield round values: 1, 2 and 5 times powers of ten."""
+        """Yield round values: 1, 2 and 5 times powers of ten, and more on a short axis."""
+        steps = (1, 2, 5) if self.high - self.low > SHORT else (1, 2, 3, 4, 5, 6, 8)
         for power in range(floor(self.low), ceil(self.high) + 1):
-            for step in (1, 2, 5):
+            for step in steps:
                 value = step * 10.0**power
                 if self.low <= log10(value) <= self.high:
                     yield value
@@ -94,9 +97,9 @@ def _point(
         f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{7 if best else 4.5}">'
         f"<title>{_escaped(said)}</title></circle>"
     )
-    right = x > (LEFT + RIGHT) / 2
-    at = y - 10
-    while any(abs(at - other) < LINE and abs(x - beside) < 220 for beside, other in taken):
+    right = x > RIGHT - LONGEST
+    at = y + 22 if best else y - 10
+    while any(abs(at - other) < LINE and abs(x - beside) < LONGEST for beside, other in taken):
         at -= LINE
     taken.append((x, at))
     late = " (misses the date)" if not one.in_time else ""

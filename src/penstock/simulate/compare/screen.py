@@ -82,8 +82,8 @@ def lines(found: ClusterComparison) -> Iterator[str]:
         for note in notes(outcome):
             yield f"note        {outcome.label}: {note}"
     yield (
-        "note        ranges hold nine of ten lives: failures by the simulator, and the plan's own "
-        f"error. Energy is off by {100 * (1 - BAND.low):.0f} % more"
+        "note        ranges hold nine of ten lives: failures, and the error of the planned step. "
+        f"The power model errs by {100 * (1 - BAND.low):.0f} % on top"
     )
 
 
