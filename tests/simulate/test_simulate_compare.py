@@ -213,7 +213,7 @@ def test_spot_with_on_demand_keeps_the_date_and_costs_less(tmp_path: Path) -> No
     assert (found["alone"].late or 0) > LATE
     assert 0 < (found["mixed"].spot_share or 0) < 1
     assert np.median(found["mixed"].usd) < np.median(found["rented"].usd)  # type: ignore[arg-type]
-    assert "capacity" in found["alone"].binds
+    assert found["alone"].limit[0] == "capacity"
     assert any("on_demand_usd_per_hour" in note for note in screen.notes(found["alone"]))
 
 
@@ -420,3 +420,13 @@ def _until(found, upto: float):
         if begin > upto:
             return
         yield begin, min(end, upto)
+
+
+def test_a_site_that_cannot_feed_the_machines_is_shown_and_not_ranked(tmp_path: Path) -> None:
+    site = '[site]\npower_limit_w = "5 kW"\npue = 1.2\n'
+    fed = write(tmp_path, "fed", f"{site.replace('5 kW', '50 kW')}[price]\nusd_per_hour = 3\n")
+    found = compared(write(tmp_path, "starved", f"{site}[price]\nusd_per_hour = 1\n"), fed)
+    assert [one.label for one in found.outcomes] == ["fed"]
+    ((name, why),) = found.left_out
+    assert name == "starved"
+    assert why.startswith("site.power_limit_w")

@@ -1,7 +1,7 @@
-"""What owning machines costs beside their purchase: rates of capital, upkeep, people and place.
+"""What owning machines costs beside their purchase: rates of capital, upkeep and people.
 
 They differ more between owners than anything else in the catalog, so each has a range, and a figure
-of the user's own always wins.
+of the user's own always wins. What a place costs is in `facilities`.
 """
 
 from dataclasses import dataclass

@@ -9,13 +9,16 @@ from rich.text import Text
 
 from penstock.catalog import (
     accelerators,
+    cooling,
     costs,
+    facilities,
     failures,
     models,
     networks,
     nodes,
     power,
     prices,
+    rounds,
     sites,
 )
 from penstock.catalog.fact import Fact
@@ -112,7 +115,7 @@ KINDS = {
     ),
     "costs": Kind(
         costs.TABLE,
-        "what owning costs beside the purchase: capital, upkeep, people, place",
+        "what owning costs beside the purchase: capital, upkeep, people",
         {
             "name": "name",
             "low": "low",
@@ -120,6 +123,20 @@ KINDS = {
             "high": "high",
             "unit": "unit",
             "as of": "as_of",
+        },
+    ),
+    "rounds": Kind(
+        rounds.TABLE,
+        "what local steps and codecs cost in loss, measured",
+        {
+            "name": "name",
+            "replicas": "replicas",
+            "steps": "local_steps",
+            "codec": "codec",
+            "late": "late",
+            "loss %": "loss_percent",
+            "± %": "spread_percent",
+            "seeds": "seeds",
         },
     ),
     "power": Kind(
@@ -147,6 +164,43 @@ KINDS = {
             "°C": "temperature_c",
             "rate": "rate",
             "unit": "rate_unit",
+        },
+    ),
+    "caps": Kind(
+        power.CAPS,
+        "speed and power of one accelerator under power limits, measured",
+        {
+            "name": "name",
+            "load": "load",
+            "limit W": "limit_w",
+            "W": "watts",
+            "MHz": "clock_mhz",
+            "speed": "speed",
+        },
+    ),
+    "cooling": Kind(
+        cooling.TABLE,
+        "heat of a rack that a hall takes away, and its PUE",
+        {
+            "name": "name",
+            "machines": "node_cooling",
+            "W a rack, low": "rack_w_low",
+            "usual": "rack_w",
+            "high": "rack_w_high",
+            "PUE": "pue",
+        },
+    ),
+    "facilities": Kind(
+        facilities.TABLE,
+        "lead times, building costs, colocation, water, embodied carbon",
+        {
+            "name": "name",
+            "topic": "topic",
+            "low": "low",
+            "typical": "typical",
+            "high": "high",
+            "unit": "unit",
+            "year": "year",
         },
     ),
     "failures": Kind(

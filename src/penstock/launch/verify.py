@@ -49,6 +49,7 @@ def verify(run: Run, dry: bool = False) -> Findings:
     try:
         run = with_cluster_file(run)
         refuse_unsupported(run)
+        launch_plan.refuse_over_site(run)
         run = with_model_config(run)
         if submits(run):
             refuse_submission(run, dry)

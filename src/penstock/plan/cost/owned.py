@@ -9,10 +9,10 @@ they do. Purchase less resale is an annuity: the same amount every year, with in
 
 from dataclasses import dataclass
 
-from penstock.catalog import costs
+from penstock.catalog import costs, facilities
 from penstock.errors import PenstockError
 from penstock.plan.hardware.machine import MOST_IN_A_NODE, Machine
-from penstock.plan.power.power import plug_levels
+from penstock.plan.power.power import cooling_class, plug_levels
 from penstock.run.clusters.price import OwnedSection, PriceSection
 
 HOURS_A_YEAR = 8766.0
@@ -72,6 +72,8 @@ class OwnedCost:
         return paid + self.interest_usd_per_year + hourly * HOURS_A_YEAR * self.accelerators
 
 
+COLOCATION = "colocation US primary markets"
+AIR_HALL, LIQUID_HALL = "conventional facility without IT", "liquid-cooled facility without IT"
 PAID_AT_THE_START = ("depreciation", "capital", "hall")
 
 
@@ -216,13 +218,25 @@ class _Owner:
     def _place(self, kw: float, rate: float, years: float) -> tuple[float, CostItem]:
         """Return what a hall costs to build, and the place's cost of a year."""
         if self.own.place == "colocation":
-            each, source = self._amount("colocation_per_kw_month", "colocation")
+            each, source = self._place_usd("colocation_per_kw_month", COLOCATION)
             words = f"{kw:,.1f} kW × {each:g} USD a month, electricity apart"
             return 0.0, CostItem("colocation", 12 * each * kw, words, source)
-        each, source = self._amount("hall_per_kw", "hall")
+        air = cooling_class(self.machine.cooling) in ("air", None)
+        each, source = self._place_usd("hall_per_kw", AIR_HALL if air else LIQUID_HALL)
         built = each * kw
         words = f"{kw:,.1f} kW × {each:,.0f} USD, over {years:g} years at {100 * rate:g} %"
         return built, CostItem("hall", annuity(built, 0.0, rate, years), words, source)
+
+    def _place_usd(self, field: str, row_name: str) -> tuple[float, str]:
+        """Return USD per kW of a place, and the source."""
+        found = self.price.usd(getattr(self.own, field))
+        if found is not None:
+            return found, self._stated
+        row = facilities.find(row_name)
+        assert row.typical is not None
+        # A million USD per MW is a thousand per kW.
+        scale = 1e3 if row.unit.startswith("M USD per MW") else 1.0
+        return row.typical * scale, f"catalog {row.year}, {row.source_of('typical')}"
 
 
 def annuity(now: float, later: float, rate: float, years: float) -> float:

@@ -109,6 +109,8 @@ def live(candidate: Candidate, asked: Question) -> Lived | str:
         done = simulate(candidate.run, asked, candidate.failures, candidate.found)
     except PenstockError as error:
         return str(error).splitlines()[0].partition(". ")[0]  # the rest is advice for one machine
+    if done.plan.limits.refused:
+        return "; ".join(done.plan.limits.refused)
     return Lived(candidate, done)
 
 

@@ -93,20 +93,20 @@ class Outcome:
         return float(np.median(spot_s / (spot_s + self.spot.of("on_demand_s"))))
 
     @property
-    def binds(self) -> str:
-        """Name the limit that holds the run: what takes the most time, in words."""
-        total_s, plan = float(np.median(self.finish_s)), self.lived.plan
-        waits = {}
+    def limit(self) -> tuple[str, str]:
+        """Return the limit that binds, as a word and as a sentence."""
+        total_s, binds = float(np.median(self.finish_s)), self.lived.plan.limits.binds
+        waits = {("", ""): 0.0}
         if self.lived.delivery_s:
             said = format_predicted(self.lived.delivery_s, TIMES)
-            waits[f"delivery: {said} until the machines are there"] = self.begin_s / total_s
+            words = f"{said} until the machines are there"
+            waits["delivery", words] = self.begin_s / total_s
         if self.spot is not None:
             away = float(np.median(1 - self.lived.wall_s / self.spot.of("end_s")))
-            waits[f"capacity: spot is away or starting {100 * away:.0f} % of the time"] = away
-        lost = 1 - self.lived.done.effective.p50
-        waits[f"failures: {100 * lost:.0f} % of the time is saves, restarts and repeats"] = lost
+            words = f"spot is away or starting {100 * away:.0f} % of the time"
+            waits["capacity", words] = away
         worst = max(waits, key=waits.__getitem__)
-        return worst if waits[worst] >= BINDS else plan.bottleneck
+        return worst if waits[worst] >= BINDS else (binds.word, binds.words)
 
     def to_json(self, start: datetime) -> dict[str, Any]:
         lived, own = self.lived, self.lived.done.own
@@ -139,7 +139,8 @@ class Outcome:
             "interruptions": lived.done.interruptions.to_json(),
             "effective": lived.done.effective.to_json(),
             "spot_share": self.spot_share,
-            "binds": self.binds,
+            "binds": {"word": self.limit[0], "words": self.limit[1]},
+            "limits": lived.plan.limits.to_json(),
             "notes": list(notes(self)),
         }
         for name in ("kwh", "co2e_kg", "water_l"):

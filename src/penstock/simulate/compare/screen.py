@@ -42,7 +42,7 @@ def rows(found: ClusterComparison) -> Iterator[tuple[str, ...]]:
             _amount(one.co2e_kg, MASSES),
             _amount(one.water_l, VOLUMES),
             UNKNOWN if late is None else f"{100 * late:.0f} %",
-            one.binds.partition(":")[0],
+            one.limit[0],
         )
     for name, why in found.left_out:
         yield (name, *[UNKNOWN] * (len(COLUMNS) - 1), why)
@@ -71,7 +71,7 @@ def lines(found: ClusterComparison) -> Iterator[str]:
     if best is None:
         return
     yield f"take        {choice(found)}"
-    yield f"limit       {best.label}: {best.binds}"
+    yield f"limit       {best.label}: {': '.join(best.limit)}"
     for flip in found.flips[:SHOWN_FLIPS]:
         yield f"flips       {flip.words}"
     if more := len(found.flips[SHOWN_FLIPS:]):
@@ -157,7 +157,7 @@ def detail(found: ClusterComparison) -> Iterator[str]:
 def _life(one: Outcome) -> Iterator[str]:
     plan = one.lived.plan
     yield f"  layout         {plan.job.layout}, {plan.tokens_per_s:,.0f} tokens/s"
-    yield f"  limit          {one.binds}"
+    yield f"  limit          {': '.join(one.limit)}"
     breaks = one.lived.done.interruptions
     yield f"  failures       {breaks.p50:.0f} ({breaks.p5:.0f}–{breaks.p95:.0f})"
     if one.spot is not None:
