@@ -8,6 +8,7 @@ from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import advice, derivation, sync
 from penstock.plan.advice import StepModels
+from penstock.plan.agreement import Agreement
 from penstock.plan.cost import cost
 from penstock.plan.job.job import RATE_OF, Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
@@ -51,6 +52,7 @@ def assemble(
     options: tuple[LayoutOption, ...] = (),
     rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
+    agreed: Agreement | None = None,
 ) -> Plan:
     """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
     search.
@@ -94,6 +96,7 @@ def assemble(
         options=options,
         rejected=rejected,
         sync=exchanged,
+        agreement=agreed,
         limits=verdict(
             step, memory, lived, bill.usd, run.budget.usd, site.site_limits(job.machine)
         ),

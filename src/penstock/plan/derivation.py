@@ -66,6 +66,10 @@ def notes(
             "80 % of residuals fell between; energy also has the power model's 12 %; days and "
             "effective also have the failure rates of published fleets, where none is stated",
         ),
+        "agreement": (
+            "every measured way to agree, predicted on this machine; taken is the one that costs "
+            "the least loss of those that leave enough of the time for computing",
+        ),
         "over_budget": (f"[budget] usd = {run.budget.usd}, hours = {run.budget.hours}",),
         "limits": (
             "limits of the site that are exceeded bind first, then memory, then the budget; else "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError, nearest
+from penstock.plan.agreement import Agreement
 from penstock.plan.cost.cost import Bill
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
@@ -46,6 +47,7 @@ class Plan:
     options: tuple[LayoutOption, ...]  # the best layouts that fit, this one among them
     rejected: tuple[LayoutOption, ...]
     sync: SyncAccount | None  # what replicas exchange; None: there is one
+    agreement: Agreement | None  # what local_steps = "auto" is; None: the file says it
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
     limits: LimitVerdict  # of the site, of memory, of the budget, and where time is lost
     site: SiteUse | None  # what the machines take of their site; None without a TDP
@@ -124,6 +126,7 @@ class Plan:
             "energy_kwh": bill.energy_kwh,
             "co2e_kg": bill.co2e_kg,
             "sync": self.sync.to_json() if self.sync else None,
+            "agreement": self.agreement.to_json() if self.agreement else None,
             "bottleneck": self.bottleneck,
             "sensitivity": dict(self.sensitivity),
             "next": self.next,

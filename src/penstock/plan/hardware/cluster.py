@@ -19,6 +19,7 @@ from penstock.plan.hardware.machine import (
     Machine,
     MatmulPoint,
     NetworkTier,
+    SiteLink,
     is_card,
     node_named,
     of_catalog,
@@ -243,6 +244,9 @@ def machine_of(file: ClusterFile) -> Machine:
         name=file.name or known.name,
         matmul_flops={**known.matmul_flops, **rates},
         tiers=tiers or known.tiers,
+        site_links=tuple(
+            SiteLink(one.name, one.upload, one.download, one.round_trip) for one in file.sites
+        ),
         sources={
             **known.sources,
             **dict.fromkeys(own, measured),

@@ -47,6 +47,16 @@ class NetworkTier:
 
 
 @dataclass(frozen=True)
+class SiteLink:
+    """The link of a site to the bucket in which sites meet. All its ranks share it."""
+
+    name: str
+    upload_bytes_per_s: float
+    download_bytes_per_s: float
+    round_trip_s: float  # of a request
+
+
+@dataclass(frozen=True)
 class MatmulPoint:
     """One measured point: an m × k by k × n product."""
 
@@ -78,6 +88,7 @@ class Machine:
     probed: Mapping[str, float] = field(default_factory=dict)  # other probed readings, by name
     # Probed seconds by size, by name: sizes, then seconds. `plan/step/probed.py` reads them.
     curves: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    site_links: tuple[SiteLink, ...] = ()  # those that meet in a bucket, where a file names them
     tdp_w: float | None = None
     idle_w: float | None = None
     cap_w: float | None = None  # the power limit that is set on each accelerator
