@@ -98,6 +98,23 @@ def test_usd_are_hours_times_the_price_by_cause(tmp_path: Path) -> None:
     assert costs_of(view).ledger.provenance["usd"].source == "measured"
 
 
+def test_machines_of_one_s_own_pay_their_electricity_apart(tmp_path: Path) -> None:
+    power = SourcedRate(0.5, "given in the cluster file")
+    rates = CostRates(usd_per_hour=GIVEN, usd_per_kwh_apart=power, usd_per_kwh=power)
+    found = checked(run_of(tmp_path, rates))
+    assert found.kwh is not None
+    assert found.usd == pytest.approx(2 * END_S / 3600 * 3.0 + found.kwh * 0.5)
+    assert "electricity" in found.notes[0]
+
+
+def test_a_price_written_later_is_all_that_counts(tmp_path: Path) -> None:
+    rates = CostRates(usd_per_hour=GIVEN, usd_per_kwh_apart=SourcedRate(0.5, "then"))
+    file = tmp_path / "rented.toml"
+    file.write_text('[accelerator]\nname = "H100"\n[price]\nusd_per_hour = 1.0\n')
+    found = checked(run_of(tmp_path / "run", rates, cluster=f'use = "{file}"'))
+    assert found.usd == pytest.approx(2 * END_S / 3600 * 1.0)
+
+
 def test_a_price_of_the_catalog_is_a_published_one(tmp_path: Path) -> None:
     view = run_of(tmp_path, CostRates(usd_per_hour=SourcedRate(2.0, "catalog, on-demand, 2026-08")))
     assert costs_of(view).ledger.provenance["usd"].source == "published"
