@@ -8,8 +8,7 @@ import typer
 from rich.text import Text
 
 from penstock.cli import backtest_power, backtest_utilization
-from penstock.cli.backtest_tables import grid, percent, say, show_skipped
-from penstock.cli.show import Json, out, print_json
+from penstock.cli.show import Json, grid, out, percent, print_json, say, show_skipped
 from penstock.errors import PenstockError
 from penstock.plan.backtest import power, power_columns, power_rows, scores, utilization
 from penstock.plan.backtest.columns import listing

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from penstock.cli.backtest_tables import grid, percent, say, show_skipped
-from penstock.cli.show import out
+from penstock.cli.show import grid, out, percent, say, show_skipped
 from penstock.plan.backtest import scores
 from penstock.plan.backtest.power import PowerReport, ScoredPowerRow
 from penstock.plan.backtest.scores import ScoredPair, score

@@ -2,8 +2,7 @@
 
 from rich.text import Text
 
-from penstock.cli.backtest_tables import grid, percent, say, show_skipped
-from penstock.cli.show import out
+from penstock.cli.show import grid, out, percent, say, show_skipped
 from penstock.plan.backtest import scores
 from penstock.plan.backtest.scores import score
 from penstock.plan.backtest.utilization import CLOSE, UtilizationReport
