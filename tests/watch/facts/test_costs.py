@@ -111,7 +111,7 @@ def test_a_price_written_later_is_all_that_counts(tmp_path: Path) -> None:
     rates = CostRates(usd_per_hour=GIVEN, usd_per_kwh_apart=SourcedRate(0.5, "then"))
     file = tmp_path / "rented.toml"
     file.write_text('[accelerator]\nname = "H100"\n[price]\nusd_per_hour = 1.0\n')
-    found = checked(run_of(tmp_path / "run", rates, cluster=f'use = "{file}"'))
+    found = checked(run_of(tmp_path, rates, cluster=f'use = "{file}"'))
     assert found.usd == pytest.approx(2 * END_S / 3600 * 1.0)
 
 

@@ -83,7 +83,8 @@ def _owned(machine: Machine, terms: PriceSection) -> HourlyPrice:
 
 def _rented(usd: float, source: str, terms: PriceSection) -> HourlyPrice:
     """Return a rent; of a contract whose hours are not all used, that of an hour that is."""
-    words = ", ".join(filter(None, [terms.term, terms.source, source]))
+    term = "" if terms.term == "on-demand" else terms.term
+    words = ", ".join(filter(None, [term, terms.source, source]))
     if terms.usd_per_hour and terms.usd_per_hour.currency != "USD":
         rate = terms.rates[terms.usd_per_hour.currency]
         words += f", {terms.usd_per_hour} at {rate:g} USD"
