@@ -68,7 +68,7 @@ def compare(
     elif not alone:
         show.print_table(screen.table(found))
         for line in [*screen.lines(found), *(screen.detail(found) if detail else ())]:
-            show.say(line)
+            show.out.print(line, markup=False, soft_wrap=True)
     if found.best is None:
         why = "; ".join(f"{name}: {reason}" for name, reason in found.left_out)
         raise RunFailed(f"no cluster can hold the run: {why}")

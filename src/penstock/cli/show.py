@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,6 @@ from rich.table import Table
 
 from penstock.errors import PenstockError
 from penstock.secret import redact_all
-from penstock.style import plural
 from penstock.watch.style.console import RedactedConsole
 
 out = RedactedConsole(highlight=False)
@@ -46,35 +44,6 @@ def print_table(table: Table) -> None:
     """
     needed = Measurement.get(out, out.options.update(width=WIDEST), table).maximum
     RedactedConsole(highlight=False, width=needed).print(table)
-
-
-def say(line: str) -> None:
-    out.print(line, markup=False, soft_wrap=True)
-
-
-def grid(title: str, first: str, *numbers: str) -> Table:
-    """Print a title and return the table below it: words on the left, then columns of numbers."""
-    out.print(f"\n[bold]{title}[/]")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first, overflow="fold")
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def percent(value: float | None, sign: bool = False) -> str:
-    return "–" if value is None else f"{value:+.1f}" if sign else f"{value:.1f}"
-
-
-def show_skipped(skipped: Sequence[tuple[int, str]]) -> None:
-    """Print the reasons for which rows of a table were skipped, each with its rows."""
-    reasons: dict[str, list[int]] = {}
-    for number, reason in skipped:
-        reasons.setdefault(reason, []).append(number)
-    for reason, numbers in reasons.items():
-        more = ", …" if len(numbers) > 5 else ""
-        which = ", ".join(map(str, numbers[:5])) + more
-        say(f"skipped {plural(len(numbers), 'row')}: {reason} (row {which})")
 
 
 def is_stdout(path: Path | None, option: str, json: bool) -> bool:
