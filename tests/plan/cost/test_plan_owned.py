@@ -176,6 +176,17 @@ def test_a_reserved_hour_that_is_not_used_is_paid_for() -> None:
     assert "50 % of its hours used" in bill.price
 
 
+def test_what_money_buys_counts_electricity_at_work() -> None:
+    on, run = machine(), made.run(cluster={"use": "own.toml"})
+    assert on.price is not None
+    mine = owned_cost(on, on.price)
+    price = cost.price_at_work(run, on)
+    assert price is not None
+    assert price.usd == pytest.approx(mine.usd_per_hour + mine.busy_usd_per_hour)
+    rented = replace(made.machine(8), usd_per_hour=2.0)
+    assert cost.price_at_work(run, rented) == cost.price_of(run, rented)
+
+
 def test_a_plan_on_spot_says_what_it_does_not_count() -> None:
     terms = PriceSection.model_validate({"term": "spot", "usd_per_hour": 1.0})
     bill = billed(replace(made.machine(8), usd_per_hour=1.0, price=terms))

@@ -72,6 +72,18 @@ def price_of(run: Run, machine: Machine) -> HourlyPrice | None:
     return HourlyPrice(row.usd_per_hour, f"catalog, {row.term}, {row.as_of}") if row else None
 
 
+def price_at_work(run: Run, machine: Machine) -> HourlyPrice | None:
+    """Return the price of an accelerator-hour with all that it costs at work: what money buys.
+
+    Electricity that is paid apart is in it, at the full draw.
+    """
+    price = price_of(run, machine)
+    if price is None or price.usd_per_kwh is None or machine.price is None:
+        return price
+    busy = owned_cost(machine, machine.price).busy_usd_per_hour
+    return HourlyPrice(price.usd + busy, f"{price.source}, and electricity at work")
+
+
 def _owned(machine: Machine, terms: PriceSection) -> HourlyPrice:
     own = owned_cost(machine, terms)
     words = (
