@@ -18,6 +18,7 @@ from penstock.plan.hardware.cap import capped
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for, machine_of
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster, save_cluster
+from penstock.run.clusters.price import Amount
 from penstock.run.schema.run import Run
 
 
@@ -227,7 +228,7 @@ def test_the_place_of_the_run_file_takes_that_of_the_cluster_file_away(tmp_path:
 
 def test_what_a_person_wrote_into_a_probe_is_not_measured() -> None:
     file = probed("x")
-    price = file.price.model_copy(update={"usd_per_hour": 1.0})
+    price = file.price.model_copy(update={"usd_per_hour": Amount(1.0)})
     site = file.site.model_copy(update={"pue": 1.1})
     machine = machine_of(file.model_copy(update={"price": price, "site": site}))
     assert machine.sources["usd_per_hour"] == machine.sources["pue"] == "cluster file here"
