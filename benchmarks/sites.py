@@ -170,6 +170,7 @@ def over_links(file: Path, folder: Path, steps: int) -> tuple[list[int], float]:
     began, name = {at: sent_bytes(at) for at in SITES}, f"plain-{steps}"
     fields = [f"train.steps={steps}", f"name={name}", "cluster.nodes=2"]
     fields += ["evaluate.every=never", f"guard.durable={folder}/durable", "cluster.wait=10 min"]
+    fields += ["guard.fast=never"]  # copies of the state would travel over the same link
     start = time.monotonic()
     hosts = [
         train(file, at, {"PENSTOCK_NODE": str(at)}, *fields, f"dir={folder}/hosts-{at}")
