@@ -32,7 +32,7 @@ SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
     "launch": [".", "doctor", "engines", "hosts", "supervisor", "prepare"],
     "train": [".", "tasks", "export", "sites", "replicas", "codecs", "optim", "parallel", "world"],
-    "simulate": ["rent", "."],
+    "simulate": ["compare", "rent", "."],
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",
@@ -43,8 +43,8 @@ SUBROOMS = {
         "life",
         "memory",
         "step",
-        "power",
         "cost",
+        "power",
         "job",
         "hardware",
     ],

@@ -60,6 +60,10 @@ def plan(
         float | None,
         typer.Option(metavar="USD", help="The fastest number of nodes for this money."),
     ] = None,
+    caps: Annotated[
+        bool,
+        typer.Option("--caps", help="Under power limits: their price in time, energy and money."),
+    ] = False,
     within: Annotated[
         str | None,
         typer.Option(metavar="5000usd", help="The best model that this money can train here."),
@@ -89,6 +93,7 @@ def plan(
             "budget": budget,
         }
         asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
+        asked |= {"caps": caps or None}
         _refuse_second_question(asked, "--within and --days")
         best_model(file, overrides or [], within, days, json)
         return
@@ -107,10 +112,15 @@ def plan(
         "budget": budget,
         "explain": explain,
         "detail": detail or None,
+        "caps": caps or None,
     }
     if scale is not None:
         _refuse_second_question(others, "--scale")
         scaling.scale(run, cluster, scale, svg, json)
+        return
+    if caps:
+        _refuse_second_question(others | {"caps": None}, "--caps")
+        scaling.power_caps(run, cluster, json)
         return
     if deadline is not None or budget is not None:
         scaling.best_nodes(run, cluster, deadline, budget, json)
