@@ -9,6 +9,7 @@ from penstock.ledger.causes import Cause
 from penstock.plan import advice, derivation
 from penstock.plan.advice import StepModels
 from penstock.plan.cost import cost
+from penstock.plan.hours.supply import plan_hours, with_hours
 from penstock.plan.job.job import RATE_OF, Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life import life
@@ -50,14 +51,17 @@ def assemble(
     options: tuple[LayoutOption, ...] = (),
     rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
+    begins_s: float | None = None,
 ) -> Plan:
     """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
-    search.
+    search. `begins_s` is when the run starts (unix seconds), for the hours of its site.
     """
     lived = life.predict(run, job, step, steps, held_out_tokens)
     draw = power.power_draw(job.machine, step, job.machine.cooling)
+    hours = plan_hours(run, job, lived, draw, begins_s)
+    lived = with_hours(lived, hours)
     ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
-    bill = cost.bill(run, job.machine, ledger)
+    bill = cost.bill(run, job.machine, ledger, hours.amounts() if hours else None)
     sensitivity = sensitivities(
         job,
         step,
@@ -82,10 +86,12 @@ def assemble(
         bottleneck=advice.bottleneck(job, step),
         sensitivity=sensitivity,
         next=advice.next_change(job, step, memory, lived, sensitivity, models, options),
-        over_budget=over,
+        over_budget=(*over, *(hours.over_budget() if hours else ())),
+        hours=hours,
         warnings=(
             *warnings,
             *bill.warnings,
+            *(hours.warnings(cost.price_of(run, job.machine), job.layout.ranks) if hours else ()),
             *_assumed(run, lived),
             *_over_power(job, draw),
         ),

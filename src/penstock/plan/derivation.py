@@ -67,6 +67,10 @@ def notes(
             "effective also have the failure rates of published fleets, where none is stated",
         ),
         "over_budget": (f"[budget] usd = {run.budget.usd}, hours = {run.budget.hours}",),
+        "hours": (
+            f"budget.hours_csv = {run.budget.hours_csv}: `policy/hours` chose them; amounts are "
+            "those of the site, what it makes itself without a price and without carbon",
+        ),
         "options": ("the fastest layouts that fit",),
         "rejected": ("layouts that do not fit or are not legal, with the reason",),
         "warnings": ("what the plan could not know or had to assume",),

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, nearest
 from penstock.plan.cost.cost import Bill
+from penstock.plan.hours.supply import HourPlan
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life.life import RunLife
@@ -43,6 +44,7 @@ class Plan:
     options: tuple[LayoutOption, ...]  # the best layouts that fit, this one among them
     rejected: tuple[LayoutOption, ...]
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
+    hours: HourPlan | None = None  # where budget.hours_csv is given
 
     @property
     def tokens_per_s(self) -> float:
@@ -125,6 +127,7 @@ class Plan:
             "options": [option.to_json() for option in self.options],
             "rejected": [option.to_json() for option in self.rejected],
             "warnings": list(self.warnings),
+            **({"hours": self.hours.to_json()} if self.hours else {}),
         }
 
     def explain(self, name: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from penstock.ledger.causes import Cause
+from penstock.plan.hours.screen import hours_line
 from penstock.plan.plan import Plan
 from penstock.plan.search.sensitivity import RESOURCES, LayoutOption
 from penstock.style import (
@@ -18,7 +19,9 @@ from penstock.style import (
 
 
 def lines(plan: Plan) -> list[str]:
-    """Return the ten lines, then what the plan could not know."""
+    """Return the ten lines, one of hours where they have a price, then what the plan could not
+    know.
+    """
     rows = {
         "fits": _fits(plan),
         "layout": f"{plan.job.layout}, on {_machine(plan)}",
@@ -31,6 +34,8 @@ def lines(plan: Plan) -> list[str]:
         "bottleneck": plan.bottleneck,
         "next": plan.next,
     }
+    if plan.hours:
+        rows["hours"] = hours_line(plan.hours)
     ten = [f"{name:<12}{text}" for name, text in rows.items()]
     return [*ten, *(f"{'note':<12}{text}" for text in plan.warnings)]
 

@@ -88,8 +88,7 @@ def cheapest(slots: HourSlots) -> HourSchedule | None:
     found = _around(slots)
     if found is None:
         return None
-    paths = [*_mixtures(slots, *found), _grown(slots, found[0])]
-    made = [one for path in paths if (one := _trimmed(slots, path))]
+    made = [one for path in _mixtures(slots, *found) if (one := _trimmed(slots, path))]
     return min(made, key=_cost).schedule() if made else None
 
 
@@ -160,24 +159,6 @@ def _mixtures(slots: HourSlots, below: Path, above: Path) -> list[Path]:
         nearest = sorted(range(len(over)), key=lambda cut: abs(over[cut]))[:CUTS]
         found += [one[:cut] + other[cut:] for cut in nearest]
     return [path for path in found if slots.enough(path)]
-
-
-def _grown(slots: HourSlots, path: Path) -> Path:
-    """Return a path with more hours at work, beside those that are: they need no start."""
-    grown, pausing = [min(at, slots.pausing) for at in path], slots.pausing
-    while not slots.enough(grown):
-        around = [slots.first, *grown, pausing]
-        near = [
-            (slots.costs[i][level] / slots.lengths_s[i] / slots.speeds[level], i, level)
-            for i, at in enumerate(grown)
-            for level in (around[i], around[i + 2])
-            if at == pausing and level < pausing and slots.costs[i][level] < inf
-        ]
-        if not near:
-            return path
-        _, i, level = min(near)
-        grown[i] = level
-    return grown
 
 
 @dataclass
