@@ -60,7 +60,8 @@ def assemble(
     draw = power.power_draw(job.machine, step, job.machine.cooling)
     hours = plan_hours(run, job, lived, draw, begins_s)
     lived = with_hours(lived, hours)
-    ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
+    off_s = hours.off_s * lived.accelerators if hours else 0.0
+    ledger = power.with_joules(lived.ledger, draw, off_s) if draw else lived.ledger
     bill = cost.bill(run, job.machine, ledger, hours.amounts() if hours else None)
     sensitivity = sensitivities(
         job,

@@ -46,6 +46,11 @@ class HourPlan:
         """Return how often the run pauses."""
         return len(self.schedule.pauses)
 
+    @property
+    def off_s(self) -> float:
+        """Return the seconds in which the machines draw nothing that counts."""
+        return 0.0 if self.terms.paused_w else self.schedule.paused_s
+
     def amounts(self) -> HourlyAmounts | None:
         """Return what a bill takes from the hours; None where watts are not known."""
         found = self.sums
@@ -85,10 +90,11 @@ class HourPlan:
                 f"{longer_h * ranks * price.usd:,.2f} USD of rent"
             )
         full_w, paused_w = self.terms.levels[0].watts, self.terms.paused_w
-        if not self.schedule.pauses and not self.schedule.late and self.metered:
+        if not self.schedule.pauses and not self.schedule.late and paused_w and self.metered:
             found.append(
                 f"budget.hours_csv: no pause pays. Machines that pause stay on and draw "
-                f"{paused_w / 1e3:,.3g} kW of the {full_w / 1e3:,.3g} kW at work"
+                f"{paused_w / 1e3:,.3g} kW of the {full_w / 1e3:,.3g} kW at work; "
+                'budget.hours_paused = "off" is for machines that do not'
             )
         if not self.metered:
             found.append(

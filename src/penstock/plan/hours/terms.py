@@ -53,7 +53,8 @@ def hour_terms(
             PowerLevel(some.ranks, speed, some.ranks * mean_w + (ranks - some.ranks) * rest_w)
             for some, speed in smaller_layouts(job)
         )
-    return HourTerms((full, *fewer), ranks * rest_w, switch_s, by)
+    paused_w = 0.0 if budget.hours_paused == "off" else ranks * rest_w
+    return HourTerms((full, *fewer), paused_w, switch_s, by)
 
 
 def unknown_terms(

@@ -7,7 +7,7 @@ then pauses less, and is late only if it would be late without any pause.
 from dataclasses import dataclass, replace
 from math import inf
 
-from penstock.policy.hours.search import cheapest, hour_slots, joined
+from penstock.policy.hours.search import SAME, cheapest, hour_slots, joined
 from penstock.policy.hours.sums import sums
 from penstock.policy.hours.terms import HourSchedule, HourState, HourTerms, Stretch, has_power
 from penstock.run.hours import HOUR_S, HourlyCurve
@@ -47,7 +47,9 @@ def schedule(state: HourState, terms: HourTerms, curve: HourlyCurve) -> HourSche
 
 
 def _cheaper(one: HourSchedule, other: HourSchedule, terms: HourTerms, curve: HourlyCurve) -> bool:
-    return sums(one, terms, curve).of(terms.by) < sums(other, terms, curve).of(terms.by)
+    """Tell whether a schedule is worth its pauses."""
+    cost, straight = (sums(plan, terms, curve).of(terms.by) for plan in (one, other))
+    return cost < straight - SAME * abs(straight)
 
 
 def at_once(state: HourState, terms: HourTerms, curve: HourlyCurve) -> HourSchedule:

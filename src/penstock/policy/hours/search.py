@@ -25,6 +25,7 @@ from penstock.run.hours import HourlyCurve
 BISECTIONS = 40
 CUTS = 12  # tried of each mixture: a cut may add a start, so the nearest one may fall short
 ENOUGH_S = 1e-6
+SAME = 1e-3  # of the cost: of schedules that differ by less, the one that ends first is taken
 
 Path = list[int]  # the choice of each slot: a level, pausing, or being done
 
@@ -89,7 +90,12 @@ def cheapest(slots: HourSlots) -> HourSchedule | None:
     if found is None:
         return None
     made = [one for path in _mixtures(slots, *found) if (one := _trimmed(slots, path))]
-    return min(made, key=_cost).schedule() if made else None
+    if not made:
+        return None
+    costs = [_cost(one) for one in made]
+    most = min(costs) + SAME * abs(min(costs))
+    plans = [one.schedule() for one, cost in zip(made, costs, strict=True) if cost <= most]
+    return min(plans, key=lambda plan: plan.finish_s)
 
 
 def _around(slots: HourSlots) -> tuple[Path, Path] | None:
@@ -196,26 +202,26 @@ class _Times:
 
     def trim(self, over_s: float) -> bool:
         """Take some progress off where it costs most; False if nothing can be taken off."""
-        ends: list[tuple[float, int, bool]] = []
+        ends: list[tuple[float, bool, int]] = []  # what it saves, whether it is an end, the slot
         blocks = self.blocks()
         for block in blocks:
             started = block[0] > 0 or self.slots.first != self.path[0]
             if started:
-                ends.append((self.saves(block[0], at_the_end=False), block[0], True))
+                ends.append((self.saves(block[0], at_the_end=False), False, block[0]))
             final = block is blocks[-1]
-            ends.append((self.saves(block[-1], at_the_end=final), block[-1], False))
+            ends.append((self.saves(block[-1], at_the_end=final), True, block[-1]))
         if not ends:
             return False
-        _, i, begins = max(ends)
+        _, at_end, i = max(ends)
         speed = self.slots.speeds[self.path[i]]
         less_s = min(over_s / speed, self.left_s(i))
         if less_s >= self.left_s(i) - ENOUGH_S:
             self.path[i] = self.slots.pausing
             self.late_s[i] = self.early_s[i] = 0.0
-        elif begins:
-            self.late_s[i] += less_s
-        else:
+        elif at_end:
             self.early_s[i] += less_s
+        else:
+            self.late_s[i] += less_s
         return True
 
     def schedule(self) -> HourSchedule:

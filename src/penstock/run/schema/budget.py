@@ -28,6 +28,11 @@ class BudgetSection(Section):
         description="What hours are chosen by. Left out: cost where `hours_csv` has a price, else "
         "its carbon.",
     )
+    hours_paused: Literal["idle", "off"] = Field(
+        "idle",
+        description="What machines draw in a pause: they stay on, or they are switched off or do "
+        "something else, and nothing of them counts.",
+    )
     hours_zone: Text = Field(
         "UTC", description='Time zone of `hours_csv` where it gives none, as "Europe/Berlin".'
     )
