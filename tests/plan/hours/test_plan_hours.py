@@ -124,8 +124,12 @@ def test_a_grid_limit_shrinks_the_run_where_the_model_fits_on_fewer(tmp_path: Pa
     limits = [20_000 if hour < 12 else 14_000 for hour in range(24)]
     rows = [f"{hour},0.1,{limit}" for hour, limit in enumerate(limits)]
     path.write_text("\n".join(["hour,usd_per_kwh,grid_limit_w", *rows]) + "\n")
-    run = made.run(budget={"hours_csv": str(path), "finish_within": "30 days"})
-    hours = made.plan(job, run, begins_s=NOW, steps=20_000).hours
+    # Too little for pauses alone in the half of each day that has less power.
+    within = f"{1.4 * made.plan(job, steps=20_000).life.wall_s} s"
+    run = made.run(budget={"hours_csv": str(path), "finish_within": within})
+    plan = made.plan(job, run, begins_s=NOW, steps=20_000)
+    assert any("not trained by this version yet: hours on" in note for note in plan.warnings)
+    hours = plan.hours
     assert hours is not None
     levels = hours.terms.levels
     assert levels[0].watts > 14_000

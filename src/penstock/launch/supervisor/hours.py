@@ -6,7 +6,7 @@ prices are of hours of the day; tests put another in its place.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -130,5 +130,6 @@ def hour_watch(
     if predicted is None:
         terms = unknown_terms(budget, curve, plan["ranks"])
     else:
-        terms = terms_from_json(predicted["terms"])
+        planned = terms_from_json(predicted["terms"])
+        terms = replace(planned, levels=planned.levels[:1])  # ranks of one attempt use them all
     return HourWatch(folder, curve, terms, budget.finish_within, clock)

@@ -217,14 +217,6 @@ class PauseEnded(JournalEvent):
     """The run goes on after a pause, or stops."""
 
 
-@moment("shrunk")
-class RunShrunk(JournalEvent):
-    """The run goes on with another number of accelerators because of the hour."""
-
-    ranks: int
-    why: str
-
-
 @moment("display_failed")
 class DisplayFailed(JournalEvent):
     """The terminal could not be written any more; the run goes on."""

@@ -49,7 +49,8 @@ class HourPlan:
     @property
     def off_s(self) -> float:
         """Return the seconds in which the machines draw nothing that counts."""
-        return 0.0 if self.terms.paused_w else self.schedule.paused_s
+        counts = self.terms.paused_w > 0 or self.schedule.finish_s == inf
+        return 0.0 if counts else self.schedule.paused_s
 
     def amounts(self) -> HourlyAmounts | None:
         """Return what a bill takes from the hours; None where watts are not known."""
@@ -100,6 +101,11 @@ class HourPlan:
             found.append(
                 "budget.hours_csv: the power of the machine is not known, so hours are chosen and "
                 "money and carbon left out; give accelerator.tdp_w in a cluster file"
+            )
+        if any(one.level for one in self.schedule.stretches):
+            found.append(
+                "planned, not trained by this version yet: hours on fewer accelerators; `penstock "
+                "train` pauses in them"
             )
         last_s = min(self.schedule.finish_s, self.deadline_s)
         if not (self.curve.known(self.begins_s) and self.curve.known(last_s - 1)):
