@@ -1,5 +1,6 @@
 """`ls` and `logs` on runs that were made by hand, without a process."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,9 @@ def test_logs_of_a_rank_that_is_not_there_name_those_that_are(tmp_path: Path) ->
     every = say("logs", "made", "--dir", str(tmp_path))
     said = [line for line in every.splitlines() if line.startswith("from")]
     assert said == ["from 0", "from 1", "from 10"]
+    listed = json.loads(say("logs", "made", "--json", "--dir", str(tmp_path)))
+    assert [one["text"] for one in listed] == said
+    assert Path(listed[0]["file"]) == attempt / "rank-0.out"
 
 
 def test_logs_without_a_word_say_so(tmp_path: Path) -> None:
@@ -55,3 +59,12 @@ def test_logs_without_a_word_say_so(tmp_path: Path) -> None:
     (folder.logs / "attempt-0" / "rank-0.err").write_text("\n")
     done = CliRunner().invoke(app, ["logs", "made", "--dir", str(tmp_path)])
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nothing was printed\n")
+
+
+def test_stop_asks_a_run_that_is_running(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, steps=2)
+    with folder.lock():
+        told = json.loads(say("stop", "made", "--json", "--dir", str(tmp_path)))
+    assert told["run"] == "made"
+    assert "save and stop" in told["said"]
+    assert folder.control_requests()["stop"]

@@ -417,7 +417,7 @@ def test_a_mistake_says_where_what_and_how_to_fix_it(tmp_path, kind):
         ("tokens = 1", "[data]", "'tokens' belongs in [train] or in [evaluate]"),
         ("preset = 1", "[train]", "'preset' belongs in [model]"),
         ("compress = 1", "[train]", "'compress' belongs in [train.sync]"),
-        ("name = 1", "[data]", "'name' belongs at the top of the file"),
+        ("name = 1", "[data]", "'name' belongs at the top of the file or in [sites]"),
         ("lr = 1", "[train]", "Write train.learning_rate instead"),
         ("batch_size = 1", "[train]", "Write train.batch_tokens (tokens, not samples) instead"),
         ("lerning_rate = 1", "[budget]", "Did you mean 'learning_rate' in [train]?"),

@@ -15,6 +15,7 @@ from penstock.catalog import (
     nodes,
     power,
     prices,
+    rounds,
     sites,
 )
 from penstock.catalog.fact import Fact
@@ -107,6 +108,20 @@ KINDS = {
             "high": "usd_per_hour_high",
             "providers": "providers",
             "as of": "as_of",
+        },
+    ),
+    "rounds": Kind(
+        rounds.TABLE,
+        "what local steps and codecs cost in loss, measured",
+        {
+            "name": "name",
+            "replicas": "replicas",
+            "steps": "local_steps",
+            "codec": "codec",
+            "late": "late",
+            "loss %": "loss_percent",
+            "± %": "spread_percent",
+            "seeds": "seeds",
         },
     ),
     "power": Kind(

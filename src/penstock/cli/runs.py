@@ -145,15 +145,20 @@ def logs(
         int | None, typer.Option(help="Only this attempt; default: the last.")
     ] = None,
     root: Root = "runs",
+    json: Json = False,
 ) -> None:
     """Show what the ranks printed."""
-    silent = True
-    for path, title in _log_files(find_run(run, root), rank, attempt):
-        text = redact(path.read_text(errors="replace").strip())
-        if text:
-            silent = False
-            sys.stdout.write(f"== {title}\n{text}\n")
-    if silent:
+    printed = [
+        {"title": title, "file": str(path), "text": text}
+        for path, title in _log_files(find_run(run, root), rank, attempt)
+        if (text := redact(path.read_text(errors="replace").strip()))
+    ]
+    if json:
+        print_json(printed)
+        return
+    for one in printed:
+        sys.stdout.write(f"== {one['title']}\n{one['text']}\n")
+    if not printed:
         err.print("nothing was printed")
 
 
@@ -164,18 +169,25 @@ def stop(
         typer.Option("--now", help="End the job of a submitted run at once, without a save."),
     ] = False,
     root: Root = "runs",
+    json: Json = False,
 ) -> None:
     """Ask a running run to save and stop."""
     folder = find_run(run, root)
-    if said := _stop_job(folder, now):
+    said = _stop_job(folder, now) or _ask_to_stop(folder, now)
+    if json:
+        print_json({"run": folder.name, "said": said})
+    else:
         out.print(said, markup=False)
-        return
+
+
+def _ask_to_stop(folder: RunFolder, now: bool) -> str:
+    """Ask the supervisor of a run that no engine started; return what was done."""
     if now:
         raise PenstockError(f"--now: run '{folder.name}' has no job of an engine; leave it out")
     if not folder.running():
         raise PenstockError(f"run '{folder.name}' is not running ({RunView(folder).status})")
     folder.request("stop")
-    out.print(f"asked '{folder.name}' to save and stop after its current step")
+    return f"asked '{folder.name}' to save and stop after its current step"
 
 
 def _stop_job(folder: RunFolder, now: bool) -> str:

@@ -44,6 +44,8 @@ WORDS = {
     "context": ("", "context-parallel exchange of keys and values"),
     "gather": ("", "exposed all-gather of sharded weights"),
     "reduce": ("", "exposed all-reduce of gradients"),
+    "exchange": ("", "exposed exchange of weight differences"),
+    "outer": ("memory bandwidth", "encoding differences, and the outer optimizer"),
     "all-to-all": ("", "tokens on their way to experts and back"),
     "pipeline": ("", "hand-over between pipeline stages"),
     "bubble": ("pipeline", "stages with nothing to do"),
@@ -190,6 +192,7 @@ def network_of(job: Job, part: str) -> str:
         "all-to-all": (lay.expert, lay.expert_tensor),
         "gather": (lay.shard * lay.context, lay.tensor),
         "reduce": (lay.replicate, inner * lay.shard),
+        "exchange": (lay.replicate, inner * lay.shard),
         "pipeline": (2, inner * lay.shard * lay.replicate),
     }[part]
     inside = job.machine.tier(ways, stride).name in INSIDE

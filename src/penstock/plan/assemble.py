@@ -6,7 +6,7 @@ from math import exp, hypot, log
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan import advice, derivation
+from penstock.plan import advice, derivation, sync
 from penstock.plan.advice import StepModels
 from penstock.plan.cost import cost
 from penstock.plan.hours.supply import plan_hours, with_hours
@@ -71,6 +71,7 @@ def assemble(
         (*options, *rejected),
     )
     mfu, mfu_of = _mfu(job, step)
+    exchanged = sync.account(run, job, step, steps)
     over = _budget(run, lived, bill.usd)
     return Plan(
         name=run.name,
@@ -98,7 +99,9 @@ def assemble(
         ),
         options=options,
         rejected=rejected,
-        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of)),
+        sync=exchanged,
+        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of))
+        | sync.derivation(exchanged),
     )
 
 

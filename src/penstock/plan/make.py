@@ -98,9 +98,7 @@ def _wider(usual: Band, job: Job, outside: Sequence[str]) -> Band:
 
 def not_counted(run: Run, job: Job) -> list[str]:
     """Return notes on fields of the file that the plan does not count."""
-    sync, found = run.train.sync, []
-    if sync.local_steps > 1:
-        found.append(f"train.sync.local_steps = {sync.local_steps}")
+    found = []
     if run.train.optimizer != "adamw":
         found.append(f'train.optimizer = "{run.train.optimizer}" (its time, as adamw\'s)')
     notes = [f"not counted yet: {', '.join(found)}"] if found else []

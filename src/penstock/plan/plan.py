@@ -11,6 +11,7 @@ from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life.life import RunLife
 from penstock.plan.search.sensitivity import LayoutOption
+from penstock.plan.sync import SyncAccount
 
 # What the screen calls a number, and its name in the JSON.
 SCREEN = {
@@ -43,6 +44,7 @@ class Plan:
     warnings: tuple[str, ...]
     options: tuple[LayoutOption, ...]  # the best layouts that fit, this one among them
     rejected: tuple[LayoutOption, ...]
+    sync: SyncAccount | None  # what replicas exchange; None: there is one
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
     hours: HourPlan | None = None  # where budget.hours_csv is given
 
@@ -119,6 +121,7 @@ class Plan:
             "energy_it_kwh": bill.energy_it_kwh,
             "energy_kwh": bill.energy_kwh,
             "co2e_kg": bill.co2e_kg,
+            "sync": self.sync.to_json() if self.sync else None,
             "bottleneck": self.bottleneck,
             "sensitivity": dict(self.sensitivity),
             "next": self.next,

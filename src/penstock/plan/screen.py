@@ -36,6 +36,8 @@ def lines(plan: Plan) -> list[str]:
     }
     if plan.hours:
         rows["hours"] = hours_line(plan.hours)
+    if plan.sync and plan.sync.outer:
+        rows["replicas"] = plan.sync.line()
     ten = [f"{name:<12}{text}" for name, text in rows.items()]
     return [*ten, *(f"{'note':<12}{text}" for text in plan.warnings)]
 
@@ -44,6 +46,7 @@ def detail(plan: Plan) -> list[str]:
     """Return memory, step and ledger by part, sensitivities and layouts."""
     step, ledger = plan.step, plan.bill.ledger
     return [
+        *_section("between replicas", _replicas(plan)),
         *_table(f"memory of the fullest accelerator{_stage(plan)}", _sizes(plan)),
         *_table(
             f"one step, {format_predicted(step.step_s, TIMES)}",
@@ -67,6 +70,32 @@ def detail(plan: Plan) -> list[str]:
         *_section("layouts that fit, fastest first", map(_option, plan.options)),
         *_section("layouts rejected", map(_option, plan.rejected)),
     ]
+
+
+def _replicas(plan: Plan) -> Iterator[str]:
+    """Yield what replicas exchange: bytes by tier, seconds of a round, the link, the loss."""
+    sync = plan.sync
+    if sync is None:
+        return
+    yield sync.line()
+    for tier, sent in sync.by_tier.items():
+        yield f"{tier:<16}{format_count(sent)}B a step and replica"
+    link = sync.link
+    yield (
+        f"{'link':<16}{format_count(link.bytes_per_s)}B/s, "
+        f"{format_predicted(link.hop_s, TIMES)} a hop: {link.source}"
+    )
+    if (round_ := sync.outer) is not None:
+        for name, seconds in (
+            ("encode", round_.encode_s),
+            ("transfer", round_.transfer_s),
+            ("of it hidden", round_.hidden_s),
+            ("agree", round_.agree_s),
+            ("decode", round_.decode_s),
+            ("apply", round_.apply_s),
+        ):
+            yield f"{name:<16}{format_predicted(seconds, TIMES)} a round"
+    yield f"{'loss':<16}{sync.loss.words()}: {sync.loss.why}"
 
 
 def _fits(plan: Plan) -> str:

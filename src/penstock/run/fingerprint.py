@@ -94,7 +94,9 @@ def _numbers(run: Run) -> dict[str, Any]:
         model["module"] = code.identity
     train = _without(_TRAIN_CAME_LATER, run.train.model_dump(exclude={"compile"})) | chosen
     train["sync"] = _without(_SYNC_CAME_LATER, train["sync"])
-    if run.train.sync.apart and run.layout:  # replicas that step apart are part of the numbers
+    if run.sites:
+        train["sync"]["sites"] = run.sites.count
+    elif run.train.sync.apart and run.layout:  # replicas that step apart are part of the numbers
         train["sync"]["replicas"] = run.layout.replicate
     parts = _without(_SHAPE_CAME_LATER, asdict(shape)) if shape else None
     if parts:

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,13 +39,19 @@ def test_a_lock_that_a_dead_process_left_behind_says_nothing(folder):
     assert alive.main(["--started", str(folder.path)]) == 1
 
 
-def test_only_a_fence_that_stood_still_for_half_an_hour_is_stuck(folder, capsys):
+def test_only_a_fence_that_stood_still_for_half_an_hour_is_stuck(folder, capsys, monkeypatch):
     assert alive.main([str(folder.path)]) == 0  # one host, or none yet
     fence = Fence(folder.make_scratch() / "fence")
     assert alive.main([str(folder.path)]) == 0  # has not met the others
+    moved_s = time.monotonic()  # may be less than half an hour: a machine that has just booted
+
+    def set_clock(now_s: float) -> None:
+        monkeypatch.setattr(alive, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    fence.move(moved_s)
     for passed_s in (-6.0, 1.0, 1790.0):  # moving, cut off, and almost too long
-        fence.move(time.monotonic() - passed_s)
+        set_clock(moved_s + passed_s)
         assert alive.main([str(folder.path)]) == 0
-    fence.move(time.monotonic() - alive.STUCK_S - 1)
+    set_clock(moved_s + alive.STUCK_S + 1)
     assert alive.main([str(folder.path)]) == 1
     assert "neither leads nor follows since 30 minutes" in capsys.readouterr().out

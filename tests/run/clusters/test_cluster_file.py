@@ -140,3 +140,15 @@ def test_every_field_is_described() -> None:
     for field in CLUSTER.by_path.values():
         assert field.info.description, field.name
         assert field.info.description.endswith((".", '".')), field.name
+
+
+def test_sites_and_their_links(tmp_path: Path) -> None:
+    link = 'upload = "20 Mbit/s"\ndownload = "40 Mbit/s"\nround_trip = "60 ms"\n'
+    berlin = f'[[sites]]\nname = "berlin"\nnodes = 2\n{link}'
+    file = load_cluster(written(tmp_path, WHOLE + berlin + f'[[sites]]\nname = "paris"\n{link}'))
+    assert [site.name for site in file.sites] == ["berlin", "paris"]
+    assert file.sites[0].upload == 2.5e6
+    assert file.sites[0].round_trip == pytest.approx(0.06)
+    save_cluster(file, tmp_path / "again.toml")
+    assert load_cluster(tmp_path / "again.toml") == file
+    assert 'two are named "berlin"' in wrong(tmp_path, WHOLE + berlin + berlin)

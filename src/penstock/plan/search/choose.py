@@ -15,7 +15,7 @@ from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.job import legal, own
-from penstock.plan.job.job import Job
+from penstock.plan.job.job import Job, ReplicaSync
 from penstock.plan.job.layout import IllegalLayout, Layout, NothingFits
 from penstock.plan.job.partition import frozen_model_bytes
 from penstock.plan.search.lighter import lighter
@@ -267,6 +267,9 @@ def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job
         software=program(layout),
         adapter=own.adapter(run),
         reference=run.train.on_pairs and run.model.adapter is not None,
+        sync=ReplicaSync(
+            run.train.sync.local_steps, run.train.sync.compress, run.train.sync.stream
+        ),
         by_layout=program,
     )
 

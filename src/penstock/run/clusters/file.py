@@ -90,6 +90,18 @@ class SiteSection(Section):
     cooling: Text | None = Field(None, description='Such as "air" or "direct liquid".')
 
 
+class MeetingSiteSection(Section):
+    """A site of several that meet in a bucket (`[sites]` of the run file), and its link to it."""
+
+    name: Text = Field(description="As `sites.name` in the run file of that site.")
+    nodes: PositiveCount = Field(1, description="Number of its nodes.")
+    upload: Rate = Field(description='From the site to the bucket, such as "20 Mbit/s".')
+    download: Rate = Field(description="From the bucket to the site.")
+    round_trip: Latency = Field(
+        0.05, description='Of a request to the bucket, such as "60 ms"; a plain number is seconds.'
+    )
+
+
 class PriceSection(Section):
     """Price of the machines. Without a price, plans show no USD."""
 
@@ -136,6 +148,9 @@ class ClusterFile(Section):
     tier: tuple[TierSection, ...] = Field((), description="The network.")
     storage: StorageSection = Field(StorageSection(), description="The storage.")
     site: SiteSection = Field(SiteSection(), description="The place.")
+    sites: tuple[MeetingSiteSection, ...] = Field(
+        (), description="Sites that meet in a bucket, and their links to it."
+    )
     price: PriceSection = Field(PriceSection(), description="The price.")
     failures: FailuresSection = Field(FailuresSection(), description="The failures.")
     slurm: SlurmSection = Field(SlurmSection(), description="Submission to Slurm.")
@@ -157,4 +172,7 @@ class ClusterFile(Section):
             raise InvalidFields(
                 ("tier", "sizes must grow from one [[tier]] to the next; put them in order")
             )
+        names = [site.name for site in self.sites]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidFields(("sites", f'two are named "{twice[0]}"; give each its own name'))
         return self

@@ -14,14 +14,16 @@ def apart_problems(run: "Run") -> Iterator[tuple[str, str]]:
     if not run.train.sync.apart:
         return
     replicas = run.layout.replicate if run.layout else None
+    if run.sites:
+        replicas = run.sites.count
     if replicas is None:
         what = "the number of replicas decides the result, so it is not chosen for you"
         yield FIELD, f"{what}; write layout.replicate = 2 or more"
     elif replicas < 2:
         yield FIELD, "layout.replicate = 1 has nobody to agree with; write 2 or more, or 1 here"
     elif run.batch_samples < replicas:
-        least = replicas * run.sample_tokens
-        what = f"{run.batch_samples} samples of {run.sample_tokens} tokens for {replicas} replicas"
+        least, noun = replicas * run.sample_tokens, "sites" if run.sites else "replicas"
+        what = f"{run.batch_samples} samples of {run.sample_tokens} tokens for {replicas} {noun}"
         yield "train.batch_tokens", f"{what}, which all need one in every step; write {least}"
     if run.guard.mode == "live":
         what = f"replicas agree in every step there, and {FIELD} is {run.train.sync.local_steps}"

@@ -19,6 +19,7 @@ from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.log import LogSection
 from penstock.run.schema.model import ModelSection
 from penstock.run.schema.section import InvalidFields, Section, Text, text
+from penstock.run.schema.sites import SitesSection, sites_problems
 from penstock.run.schema.train import (
     ADAPTER_RATE,
     BALANCE_RATE,
@@ -67,6 +68,7 @@ class Run(Section):
     train: TrainSection = Field(TrainSection(tokens=DEFAULT_TOKENS), description="The training.")
     evaluate: EvaluateSection = Field(EvaluateSection(), description="The validation.")
     layout: LayoutSection | None = Field(None, description="The layout; chosen if left out.")
+    sites: SitesSection | None = Field(None, description="Sites that meet in a bucket.")
     cluster: ClusterSection = Field(ClusterSection(), description="The machines.")
     guard: GuardSection = Field(GuardSection(), description="Checkpoints and faults.")
     budget: BudgetSection = Field(BudgetSection(), description="Limits of cost and time.")
@@ -156,7 +158,7 @@ class Run(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         problems = [*self._batch_problems(), *self._length_problems(), *self._layout_problems()]
-        problems += apart_problems(self)
+        problems += [*apart_problems(self), *sites_problems(self)]
         if problems:
             raise InvalidFields(*problems)
         return self

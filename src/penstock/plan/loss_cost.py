@@ -1,0 +1,108 @@
+"""The loss that a way to agree costs, from what was measured; a band where nobody measured it.
+
+Rows of the catalog (`catalog/rounds.py`) are of small models. Of a setting that has no row, the
+rows around it say between which values the cost lies, and nothing is said where there are none.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.catalog import rounds
+from penstock.catalog.rounds import OTHER_MODEL, RoundLoss
+from penstock.plan.job.job import Job, ReplicaSync
+
+ALIKE = 1.5  # times more or fewer parameters or tokens are taken for the same model
+
+
+@dataclass(frozen=True)
+class LossCost:
+    """More validation loss than data parallel with the same optimizer at equal tokens, as shares.
+
+    None: nobody has measured anything near.
+    """
+
+    low: float | None
+    high: float | None
+    basis: str  # "exact", "measured", "estimated" or "unknown"
+    why: str
+
+    def words(self) -> str:
+        if self.low is None or self.high is None:
+            return "not known"
+        if self.basis == "exact":
+            return "as without"
+        return f"{100 * self.low:+.1f} to {100 * self.high:+.1f} % ({self.basis})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "basis": self.basis, "why": self.why}
+
+
+def loss_cost(optimizer: str, replicas: int, sync: ReplicaSync, job: Job) -> LossCost:
+    """Return what a way to agree costs in loss."""
+    if sync.local_steps == 1 and sync.codec == "none":
+        return LossCost(0.0, 0.0, "exact", "the sum of the gradients is exact")
+    rows = [r for r in rounds.all() if _same_kind(r, optimizer, sync)]
+    same = [r for r in rows if _same(r, replicas, sync)]
+    near = same or _around(rows, replicas, sync)
+    if not near:
+        return LossCost(None, None, "unknown", "nobody has measured anything near")
+    low, high = min(r.low for r in near), max(r.high for r in near)
+    names = ", ".join(f"{r.name} ({r.source_of('loss_percent')})" for r in near)
+    if same and all(_alike(r, replicas, job) for r in same):
+        return LossCost(low, high, "measured", names)
+    less, more = OTHER_MODEL
+    low, high = (min(low * less, low * more), max(high * less, high * more))
+    return LossCost(
+        low, high, "estimated", f"between half and twice of what was measured on: {names}"
+    )
+
+
+def _same_kind(row: RoundLoss, optimizer: str, sync: ReplicaSync) -> bool:
+    """Tell whether a row is of the same optimizer, and of gradients or of local steps like it."""
+    if sync.local_steps == 1:
+        return row.local_steps == 1
+    return row.optimizer == optimizer and row.local_steps > 1
+
+
+def _same(row: RoundLoss, replicas: int, sync: ReplicaSync) -> bool:
+    if sync.local_steps == 1:
+        return row.codec == sync.codec
+    mine = (replicas, sync.local_steps, sync.codec, _late(sync))
+    return (row.replicas, row.local_steps, row.codec, row.late) == mine
+
+
+def _late(sync: ReplicaSync) -> float:
+    """Return the share of a round by which a part of the model is late."""
+    return round(1 / sync.parts, 4) if sync.parts > 1 else 0.0
+
+
+def _around(rows: list[RoundLoss], replicas: int, sync: ReplicaSync) -> list[RoundLoss]:
+    """Return the nearest rows on both sides: of codecs as fine or finer and as coarse or coarser,
+    of as many steps or fewer and as many or more, and of replicas likewise.
+    """
+    fine = ("none", "bf16", "int8", "int4", "int2")
+
+    def place(codec: str) -> int:
+        return fine.index(codec) if codec in fine else len(fine)
+
+    if sync.local_steps == 1:  # a coarser codec of gradients is the only upper end there is
+        return [r for r in rows if place(r.codec) >= place(sync.codec)]
+    mine = (sync.local_steps, place(sync.codec), _late(sync), replicas)
+
+    def of(row: RoundLoss) -> tuple[float, ...]:
+        return (row.local_steps, place(row.codec), row.late, row.replicas)
+
+    above = [r for r in rows if all(a >= b for a, b in zip(of(r), mine, strict=True))]
+    below = [r for r in rows if all(a <= b for a, b in zip(of(r), mine, strict=True))]
+    if not above:  # nothing says how much more it may be
+        return []
+    return [min(above, key=lambda r: r.high), *([max(below, key=lambda r: r.low)] if below else [])]
+
+
+def _alike(row: RoundLoss, replicas: int, job: Job) -> bool:
+    """Tell whether the row's model and batch are about the run's."""
+    sizes = (
+        (job.shape.params(), row.params_m * 1e6),
+        (job.tokens / replicas, row.worker_tokens),
+    )
+    return all(1 / ALIKE <= own / other <= ALIKE for own, other in sizes)
