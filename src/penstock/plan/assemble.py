@@ -56,10 +56,10 @@ def assemble(
     """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
     search. `begins_s` is when the run starts (unix seconds), for the hours of its site.
     """
-    lived = life.predict(run, job, step, steps, held_out_tokens)
+    worked = life.predict(run, job, step, steps, held_out_tokens)  # without pauses
     draw = power.power_draw(job.machine, step, job.machine.cooling)
-    hours = plan_hours(run, job, lived, draw, begins_s)
-    lived = with_hours(lived, hours)
+    hours = plan_hours(run, job, worked, draw, begins_s)
+    lived = with_hours(worked, hours)
     off_s = hours.off_s * lived.accelerators if hours else 0.0
     ledger = power.with_joules(lived.ledger, draw, off_s) if draw else lived.ledger
     bill = cost.bill(run, job.machine, ledger, hours.amounts() if hours else None)
@@ -83,11 +83,11 @@ def assemble(
         mfu=mfu,
         mfu_of=mfu_of,
         bands=_bands(
-            bands, lived, bill, tuple(life.failure_bands(run, job, step, lived, held_out_tokens))
+            bands, lived, bill, tuple(life.failure_bands(run, job, step, worked, held_out_tokens))
         ),
         bottleneck=advice.bottleneck(job, step),
         sensitivity=sensitivity,
-        next=advice.next_change(job, step, memory, lived, sensitivity, models, options),
+        next=advice.next_change(job, step, memory, worked, sensitivity, models, options),
         over_budget=(*over, *(hours.over_budget() if hours else ())),
         hours=hours,
         warnings=(

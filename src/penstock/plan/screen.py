@@ -170,7 +170,9 @@ def _effective(plan: Plan) -> str:
         if life.saves > 1
         else "saved at the end"
     )
-    return f"{100 * life.effective:.0f} % of the time is training; {failures}, {often}"
+    paused_s = plan.hours.schedule.paused_s if plan.hours else 0.0
+    pauses = f", {100 * paused_s / life.wall_s:.0f} % pauses" if paused_s else ""
+    return f"{100 * life.effective:.0f} % of the time is training{pauses}; {failures}, {often}"
 
 
 def _stage(plan: Plan) -> str:

@@ -84,7 +84,7 @@ class HourPlan:
         """Return what a person should know of the schedule."""
         found = []
         longer_h = self.later_s() / HOUR_S
-        if price and self.schedule.pauses and self.terms.by == "cost":
+        if price and longer_h > 0 and self.terms.by == "cost":
             found.append(
                 f"budget.hours_csv: the machine is paid by the hour ({price.source}), so a pause "
                 f"saves no money: {longer_h:,.3g} h more are "
