@@ -6,7 +6,7 @@ the hours at work filled, and the accelerators that work below.
 
 from collections.abc import Iterator
 from html import escape
-from math import ceil, floor, inf
+from math import inf
 
 from penstock.errors import PenstockError
 from penstock.plan.hours.screen import hours_line
@@ -140,7 +140,7 @@ def _times(hours: HourPlan, begin: float, end: float) -> Iterator[str]:
     curve, span_h = hours.curve, (end - begin) / HOUR_S
     step = next(s for s in (1, 2, 3, 6, 12, 24, 48) if span_h / s <= TICKS or s == 48)
     t = curve.next_hour(begin)
-    last = floor(begin)
+    last = -inf
     while t < end:
         clock = curve.clock(t)
         if int(clock[:2]) % min(step, 24) == 0 and t - last >= (step - 1) * HOUR_S:
@@ -148,7 +148,7 @@ def _times(hours: HourPlan, begin: float, end: float) -> Iterator[str]:
             x = _x(t, begin, end)
             yield _line(x, UPPER[0], x, LOWER[1], "grid")
             yield _text(x, LOWER[1] + 18, words, "soft", "middle")
-            last = ceil(t)
+            last = t
         t = curve.next_hour(t)
     yield _text((LEFT + RIGHT) / 2, LOWER[1] + 36, curve.zone, "soft", "middle")
 
