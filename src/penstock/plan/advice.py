@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.ledger.causes import Cause
-from penstock.plan.hardware.machine import INSIDE
+from penstock.plan.hardware.machine import INSIDE, WAN
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import PeakMemory, StepTime
@@ -195,8 +195,10 @@ def network_of(job: Job, part: str) -> str:
         "exchange": (lay.replicate, inner * lay.shard),
         "pipeline": (2, inner * lay.shard * lay.replicate),
     }[part]
-    inside = job.machine.tier(ways, stride).name in INSIDE
-    return "network inside the node" if inside else "network between nodes"
+    tier = job.machine.tier(ways, stride).name
+    if tier == WAN:
+        return "network between sites"
+    return "network inside the node" if tier in INSIDE else "network between nodes"
 
 
 def _percent(share: float) -> str:

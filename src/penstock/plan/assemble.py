@@ -8,6 +8,7 @@ from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import advice, derivation, sync
 from penstock.plan.advice import StepModels
+from penstock.plan.agreement import Agreement
 from penstock.plan.cost import cost
 from penstock.plan.hours.supply import plan_hours, with_hours
 from penstock.plan.job.job import RATE_OF, Job
@@ -15,8 +16,9 @@ from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life import life
 from penstock.plan.life.life import RunLife
 from penstock.plan.plan import Plan
-from penstock.plan.power import power
+from penstock.plan.power import power, site
 from penstock.plan.search.sensitivity import LayoutOption, sensitivities
+from penstock.plan.verdict import verdict
 from penstock.run.schema.run import Run
 
 # The causes whose time is as uncertain as a step's; starting, saving and failing are not.
@@ -51,6 +53,7 @@ def assemble(
     options: tuple[LayoutOption, ...] = (),
     rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
+    agreed: Agreement | None = None,
     begins_s: float | None = None,
 ) -> Plan:
     """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
@@ -95,11 +98,16 @@ def assemble(
             *bill.warnings,
             *(hours.warnings(cost.price_of(run, job.machine), job.layout.ranks) if hours else ()),
             *_assumed(run, lived),
-            *_over_power(job, draw),
+            *site.power_notes(job.machine),
         ),
         options=options,
         rejected=rejected,
         sync=exchanged,
+        agreement=agreed,
+        limits=verdict(
+            step, memory, lived, bill.usd, run.budget.usd, site.site_limits(job.machine)
+        ),
+        site=site.use_of(job.machine),
         notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of))
         | sync.derivation(exchanged),
     )
@@ -164,20 +172,6 @@ def _long(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:,.0f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def _over_power(job: Job, draw: power.PowerDraw | None) -> list[str]:
-    """Warn of a site that cannot feed the machines."""
-    limit, pue = job.machine.power_limit_w, job.machine.pue or 1.0
-    if draw is None or limit is None:
-        return []
-    needed = draw.by_cause[Cause.COMPUTE] * job.layout.ranks * pue
-    if needed <= limit:
-        return []
-    return [
-        f"site.power_limit_w: the machines draw {needed / 1e3:,.0f} kW at work, the site has "
-        f"{limit / 1e3:,.0f} kW"
-    ]
 
 
 def _assumed(run: Run, lived: RunLife) -> list[str]:

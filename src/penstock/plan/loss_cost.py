@@ -43,18 +43,21 @@ def loss_cost(optimizer: str, replicas: int, sync: ReplicaSync, job: Job) -> Los
         return LossCost(0.0, 0.0, "exact", "the sum of the gradients is exact")
     rows = [r for r in rounds.all() if _same_kind(r, optimizer, sync)]
     same = [r for r in rows if _same(r, replicas, sync)]
-    near = same or _around(rows, replicas, sync)
+    near = same or _nearest_above(rows, replicas, sync)
     if not near:
         return LossCost(None, None, "unknown", "nobody has measured anything near")
-    low, high = min(r.low for r in near), max(r.high for r in near)
+    # What is harder on the average of the weights costs no less than what is easier.
+    easier = [r for r in rows if _covers(_place(replicas, sync), _place_of(r))]
+    low = min(r.low for r in near) if same else max([r.low for r in easier], default=0.0)
+    high = max(r.high for r in (*near, *easier))
+    low = min(low, high)
     names = ", ".join(f"{r.name} ({r.source_of('loss_percent')})" for r in near)
     if same and all(_alike(r, replicas, job) for r in same):
         return LossCost(low, high, "measured", names)
+    # Gains may be those of a baseline with a bad rate: they do not grow.
     less, more = OTHER_MODEL
-    low, high = (min(low * less, low * more), max(high * less, high * more))
-    return LossCost(
-        low, high, "estimated", f"between half and twice of what was measured on: {names}"
-    )
+    low, high = (low * less if low > 0 else low), (high * more if high > 0 else 0.0)
+    return LossCost(low, high, "estimated", f"half to twice of what was measured on: {names}")
 
 
 def _same_kind(row: RoundLoss, optimizer: str, sync: ReplicaSync) -> bool:
@@ -76,27 +79,39 @@ def _late(sync: ReplicaSync) -> float:
     return round(1 / sync.parts, 4) if sync.parts > 1 else 0.0
 
 
-def _around(rows: list[RoundLoss], replicas: int, sync: ReplicaSync) -> list[RoundLoss]:
-    """Return the nearest rows on both sides: of codecs as fine or finer and as coarse or coarser,
-    of as many steps or fewer and as many or more, and of replicas likewise.
+Place = tuple[float, ...]  # local steps, codec, lateness, replicas: more of each is harder
+FROM_FINE = ("none", "bf16", "int8", "int4", "int2")
+
+
+def _place(replicas: int, sync: ReplicaSync) -> Place:
+    return (sync.local_steps, _coarseness(sync.codec), _late(sync), replicas)
+
+
+def _place_of(row: RoundLoss) -> Place:
+    return (row.local_steps, _coarseness(row.codec), row.late, row.replicas)
+
+
+def _coarseness(codec: str) -> int:
+    return FROM_FINE.index(codec) if codec in FROM_FINE else len(FROM_FINE)
+
+
+def _covers(one: Place, other: Place) -> bool:
+    """Tell whether `one` is at least as hard in every way."""
+    return all(a >= b for a, b in zip(one, other, strict=True))
+
+
+def _nearest_above(rows: list[RoundLoss], replicas: int, sync: ReplicaSync) -> list[RoundLoss]:
+    """Return the rows of the one harder setting that promises the least; [] if there is none.
+
+    Only settings with no other harder one in between count.
     """
-    fine = ("none", "bf16", "int8", "int4", "int2")
-
-    def place(codec: str) -> int:
-        return fine.index(codec) if codec in fine else len(fine)
-
-    if sync.local_steps == 1:  # a coarser codec of gradients is the only upper end there is
-        return [r for r in rows if place(r.codec) >= place(sync.codec)]
-    mine = (sync.local_steps, place(sync.codec), _late(sync), replicas)
-
-    def of(row: RoundLoss) -> tuple[float, ...]:
-        return (row.local_steps, place(row.codec), row.late, row.replicas)
-
-    above = [r for r in rows if all(a >= b for a, b in zip(of(r), mine, strict=True))]
-    below = [r for r in rows if all(a <= b for a, b in zip(of(r), mine, strict=True))]
-    if not above:  # nothing says how much more it may be
-        return []
-    return [min(above, key=lambda r: r.high), *([max(below, key=lambda r: r.low)] if below else [])]
+    own = _place(replicas, sync)
+    if sync.local_steps == 1:  # only the codec makes a difference
+        return [r for r in rows if _coarseness(r.codec) >= _coarseness(sync.codec)]
+    above = {_place_of(r) for r in rows if _covers(_place_of(r), own)}
+    next_ = [p for p in above if not any(_covers(p, q) for q in above if q != p)]
+    groups = [[r for r in rows if _place_of(r) == place] for place in next_]
+    return min(groups, key=lambda group: max(r.high for r in group), default=[])
 
 
 def _alike(row: RoundLoss, replicas: int, job: Job) -> bool:

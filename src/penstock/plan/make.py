@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.plan import calibration
+from penstock.plan import agreement, calibration
 from penstock.plan.advice import StepModels
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.dataset import DatasetSizes, needed
@@ -20,6 +20,7 @@ from penstock.plan.search.choose import choose_layout, lighter_ways
 from penstock.plan.search.search import search, trainable_space
 from penstock.plan.step import notes as step_notes
 from penstock.plan.step import step
+from penstock.plan.sync import NO_SITES
 from penstock.run.schema.run import Run
 from penstock.run.unsupported import unsupported_lines
 
@@ -42,7 +43,8 @@ def make(
         known = needed(run)
         run, data, warnings = known.run, known.sizes, (*warnings, *known.notes)
     run, notes = precision.settled(run, machine)
-    warnings = (*warnings, *notes)
+    run, agreed = agreement.settled(run, machine, data.vocab if data else None)
+    warnings = (*warnings, *notes, *([agreed.words()] if agreed else []))
     picked = choose_layout(run, machine, data.vocab if data else None, layout)
     job, folded = picked.job, calibration.load()
     starts, evaluations = calibration.life_factors(job, folded)
@@ -72,11 +74,13 @@ def make(
             *not_counted(run, job),
             *not_trained_yet(run, job),
             *legal.layout_warnings(run, job.layout),
+            *_of_one_site(run, job),
             *_better(run, job),
         ),
         picked.options,
         picked.rejected,
         data.held_out_tokens if data else None,
+        agreed,
         begins_s,
     )
 
@@ -133,6 +137,17 @@ def _better(run: Run, job: Job) -> list[str]:
     if found.best:
         return [f"without [layout], {found.best[0].layout} fits"]
     return [told] if (told := lighter_ways(run, job)) else []
+
+
+def _of_one_site(run: Run, job: Job) -> list[str]:
+    """Return notes on a run of several sites, of which one is planned."""
+    if not run.sites:
+        return []
+    notes = [
+        f"sites: planned is one of {run.sites.count}, with its own machines and "
+        f"1/{run.sites.count} of each batch; tokens, price and energy are its own"
+    ]
+    return notes if job.machine.site_links else [*notes, f"sites: the link is {NO_SITES}"]
 
 
 def outside_measured_runs(job: Job) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from penstock.ledger.causes import Cause
 from penstock.plan.hours.screen import hours_line
 from penstock.plan.plan import Plan
+from penstock.plan.power.limits import amount
 from penstock.plan.search.sensitivity import RESOURCES, LayoutOption
 from penstock.style import (
     ENERGIES,
@@ -63,6 +64,7 @@ def detail(plan: Plan) -> list[str]:
                 if (share := ledger.share(cause) or 0.0) > 0
             ),
         ),
+        *_section("site", _site(plan)),
         *_section(
             "10 % more of it gives",
             (f"{RESOURCES[n]:<28}{g:4.1f} % more tokens/s" for n, g in _sorted(_gains(plan))),
@@ -173,6 +175,29 @@ def _effective(plan: Plan) -> str:
     paused_s = plan.hours.schedule.paused_s if plan.hours else 0.0
     pauses = f", {100 * paused_s / life.wall_s:.0f} % pauses" if paused_s else ""
     return f"{100 * life.effective:.0f} % of the time is training{pauses}; {failures}, {often}"
+
+
+def _site(plan: Plan) -> Iterator[str]:
+    """Say what the machines take of their site, the swings of the load, and each limit."""
+    use = plan.site
+    if use is None:
+        return
+    sites = f" at each of {use.sites} sites" if use.sites > 1 else ""
+    rated = f", by nameplates {amount(use.rated_w, 'W')}" if use.rated_w else ""
+    yield f"{amount(use.busy_w, 'W')} at work{sites}{rated}"
+    yield (
+        f"{use.racks:,} {'rack' if use.racks == 1 else 'racks'} of {use.per_rack} accelerators, "
+        f"{amount(use.rack_w, 'W')} of heat in each"
+    )
+    yield (
+        f"the load swings by up to {amount(use.swing_w, 'W')} every "
+        f"{format_predicted(plan.step.step_s, TIMES)}, when ranks wait together, and falls by "
+        f"{amount(use.drop_w, 'W')} when the run stops"
+    )
+    for limit in plan.limits.site:
+        used = f"{100 * limit.use:.0f} % used" if limit.fits else "exceeded"
+        yield f"{limit.name}: {limit.needs}, {limit.has}: {used}"
+    yield f"binds: {plan.limits.binds}: {plan.limits.binds.words}"
 
 
 def _stage(plan: Plan) -> str:

@@ -7,7 +7,6 @@ they take with the exchange. For replicas that agree in every step it is counted
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.plan.hardware import network
 from penstock.plan.job.codecs import codec_size
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import StepTime
@@ -18,6 +17,8 @@ from penstock.plan.step.outer import OuterTime
 from penstock.run.schema.run import Run
 from penstock.style import TIMES, format_count, format_predicted
 
+BUCKET = "bucket"  # where sites meet, beside the names of tiers
+NO_SITES = "not known: the cluster file has no [[sites]] with upload and download"
 FP32 = 4  # bytes of a gradient of plain data parallel
 
 
@@ -26,7 +27,7 @@ class ExchangeLink:
     """The link that sets the pace of the exchange between replicas."""
 
     tier: str
-    bytes_per_s: float  # of one accelerator and direction
+    bytes_per_s: float  # of one accelerator and direction, or of a whole site to the bucket
     hop_s: float
     source: str
 
@@ -93,11 +94,9 @@ class SyncAccount:
 
     def line(self) -> str:
         """Say in one line how replicas agree and what that costs."""
-        how = (
-            f"{self.replicas} replicas agree every {self.local_steps} steps"
-            if self.outer
-            else f"{self.replicas} replicas agree in every step"
-        )
+        who = "sites" if self.link.tier == BUCKET else "replicas"
+        when = f"every {self.local_steps} steps" if self.outer else "in every step"
+        how = f"{self.replicas} {who} agree {when}"
         streamed = f" in {self.stream} parts" if self.stream > 1 else ""
         wait = self.step_s - self.inner_step_s
         return (
@@ -110,30 +109,27 @@ class SyncAccount:
 
 def account(run: Run, job: Job, step: StepTime, steps: int) -> SyncAccount | None:
     """Return the account of a run of `steps` steps; None where no replica meets another."""
-    lay = job.layout
-    if lay.replicate < 2:
+    if job.agreeing < 2:
         return None
-    ranks = lay.ranks // lay.replicate
+    ranks, replicas = job.agreeing_ranks, job.agreeing
     elements = sum(rank_tensors(job))
-    group = outer.replica_group(job)
     every = FP32 * elements * steps
     if job.apart:
         found = outer.outer_time(job, step.inner_s)
         calendar = outer.rounds(job, steps)
         inner_s = step.inner_s
         own, sent = float(found.message_bytes), float(found.sent_bytes)
-        times = sum(calendar.times_leaving(part) for part in range(job.sync.parts))
-        whole = own * times / job.sync.parts
+        parts = enumerate(outer.part_bytes(job))
+        whole = float(sum(size * calendar.times_leaving(part) for part, size in parts))
         number, per_step = calendar.count, sent / job.sync.local_steps
     else:
         found = None
         inner_s = step.step_s - step.parts.get("reduce", 0.0)
         own = elements * (job.software.replica_bytes or job.software.reduce_bytes)
-        sent = 2 * own * (lay.replicate - 1) / lay.replicate
+        sent = 2 * own * (replicas - 1) / replicas
         whole, number, per_step = own * steps, steps, sent
-    far = group.legs[-1].tier
     return SyncAccount(
-        replicas=lay.replicate,
+        replicas=replicas,
         local_steps=job.sync.local_steps,
         codec=job.sync.codec,
         stream=job.sync.parts,
@@ -142,13 +138,13 @@ def account(run: Run, job: Job, step: StepTime, steps: int) -> SyncAccount | Non
         sent_bytes=sent * ranks,
         run_published_bytes=whole * ranks,
         fewer=every / whole,
-        by_tier=_by_tier(group, per_step * ranks),
+        by_tier=_by_tier(job, per_step * ranks),
         inner_step_s=inner_s,
         step_s=step.step_s,
-        link=ExchangeLink(far.name, far.bytes_per_s, far.hop_s, _source(job)),
+        link=exchange_link(job),
         outer=found,
-        loss=loss_cost(run.train.optimizer, lay.replicate, job.sync, job),
-        notes=_notes(job, own, ranks, group.ways),
+        loss=loss_cost(run.train.optimizer, replicas, job.sync, job),
+        notes=_notes(job, own, ranks, replicas),
     )
 
 
@@ -173,12 +169,15 @@ def derivation(found: SyncAccount | None) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _by_tier(group: network.CommGroup, sent: float) -> dict[str, float]:
+def _by_tier(job: Job, sent: float) -> dict[str, float]:
     """Return what a replica sends in a step over each tier.
 
     In a ring of the replicas the last of each domain sends to the next domain, and the others stay
-    inside.
+    inside. Sites upload to the bucket.
     """
+    if job.sync.sites:
+        return {BUCKET: sent}
+    group = outer.replica_group(job)
     found: dict[str, float] = {}
     left = 1.0  # share of the ranks of a ring whose next is not reached by a nearer tier
     for leg in reversed(group.legs):
@@ -188,9 +187,18 @@ def _by_tier(group: network.CommGroup, sent: float) -> dict[str, float]:
     return {name: sent for name, sent in found.items() if sent > 0}
 
 
-def _source(job: Job) -> str:
+def exchange_link(job: Job) -> ExchangeLink:
+    """Return the link that sets the pace: the slowest upload of a site, or the farthest tier."""
     sources = job.machine.sources
-    return sources.get("tiers") or sources.get("", "given")
+    if job.sync.sites:
+        slowest = min(job.machine.site_links, key=lambda s: s.upload_bytes_per_s, default=None)
+        if slowest is None:
+            return ExchangeLink(BUCKET, 0.0, 0.0, NO_SITES)
+        whence = f"[[sites]] {slowest.name} of {sources.get('tiers') or sources.get('', '')}"
+        return ExchangeLink(BUCKET, slowest.upload_bytes_per_s, slowest.round_trip_s, whence)
+    far = outer.replica_group(job).legs[-1].tier
+    source = sources.get("tiers") or sources.get("", "given")
+    return ExchangeLink(far.name, far.bytes_per_s, far.hop_s, source)
 
 
 def _notes(job: Job, own: float, ranks: int, ways: int) -> tuple[str, ...]:
@@ -200,7 +208,12 @@ def _notes(job: Job, own: float, ranks: int, ways: int) -> tuple[str, ...]:
         f"{elements:,} values of a rank by {job.sync.codec} ({8 * size.value_bytes:g} bits a "
         f"value) are {own:,.0f} bytes, × {ranks} ranks of a replica",
     ]
-    if job.apart:
+    if job.sync.sites:
+        found.append(
+            f"a site puts its bytes into the bucket once and gets those of {ways - 1} others; the "
+            f"slowest site is waited for, with {outer.BUCKET_REQUESTS} requests in turn (estimated)"
+        )
+    elif job.apart:
         found.append(
             f"every rank gathers the bytes of all {ways}: it sends its own {ways - 1} times; what "
             "a round takes is divided by its steps"

@@ -95,6 +95,7 @@ class ReplicaSync:
     local_steps: int = 1
     codec: str = "none"
     parts: int = 1  # of the model; more than one are streamed
+    sites: int = 0  # that meet in a bucket, each with machines of its own; 0: one world
 
 
 @dataclass(frozen=True)
@@ -119,17 +120,29 @@ class Job:
     @property
     def apart(self) -> bool:
         """Return whether replicas take steps of their own."""
-        return self.sync.local_steps > 1 and self.layout.replicate > 1
+        return self.sync.local_steps > 1 and self.agreeing > 1
+
+    @property
+    def agreeing(self) -> int:
+        """Return the number of replicas that agree after local steps, or in every step: sites, or
+        those of the layout. The replicas inside a site agree in every step.
+        """
+        return self.sync.sites or self.layout.replicate
+
+    @property
+    def agreeing_ranks(self) -> int:
+        """Return the ranks of one of them."""
+        return self.layout.ranks // (1 if self.sync.sites else self.layout.replicate)
 
     @property
     def replicas_together(self) -> int:
         """Return the number of replicas that exchange something in every step."""
-        return 1 if self.apart else self.layout.replicate
+        return 1 if self.apart and not self.sync.sites else self.layout.replicate
 
     @property
     def nodes_together(self) -> int:
         """Return the number of nodes whose ranks take a step together."""
-        ranks = self.layout.ranks // (self.layout.replicate if self.apart else 1)
+        ranks = self.agreeing_ranks if self.apart else self.layout.ranks
         return max(1, -(-ranks // self.machine.per_node))
 
     @property

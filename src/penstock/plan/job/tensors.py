@@ -7,6 +7,7 @@ never smaller than the others.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from penstock.catalog.shapes import ModelShape
 from penstock.plan.job.job import Job
@@ -50,78 +51,82 @@ def adapter_params(job: Job, stage: int) -> float:
     )
 
 
+class Tensor(NamedTuple):
+    """A tensor of one tensor-parallel rank. Shards have rows of it."""
+
+    rows: int
+    columns: int = 1
+    routed: bool = False  # of the routed experts
+
+
 @lru_cache(maxsize=256)
 def _decoder_tensors(shape: ModelShape, lay: Layout) -> tuple[int, ...]:
     shards, routed_shards = shard_ways(lay)
-    found: list[int] = []
+    return tuple(
+        -(-one.rows // (routed_shards if one.routed else shards)) * one.columns
+        for one in _decoder(shape, lay)
+        if one.rows * one.columns
+    )
 
-    def keep(rows: int, columns: int = 1, ways: int = 1) -> None:
-        """Keep a tensor of which this rank has one in `ways`, by rows."""
-        found.append(-(-rows // ways) * columns)
 
-    def cut(matrix: Matrix) -> None:
-        ways = matrix.ways(lay.tensor)
-        by_rows = matrix.cut == "outputs"
-        keep(
-            matrix.outputs // ways if by_rows else matrix.outputs,
-            matrix.inputs if by_rows else matrix.inputs // ways,
-            shards,
-        )
-
-    pieces = [n for piece in stage_pieces(shape.layers, lay.pipeline, lay.interleave, 0)
-              for n in piece]  # fmt: skip
-    table = shape.embedding_params() // shape.hidden // lay.tensor
-    keep(table, shape.hidden, shards)
-    for layer in pieces:
-        sparse = shape.moe and layer >= shape.dense_layers
-        vectors, matrices = _attention(shape, lay)
-        for width in vectors:
-            keep(width, 1, shards)
-        for matrix in matrices:
-            cut(matrix)
-        for matrix in feed_forward_matrices(
-            shape, shape.shared_experts * shape.expert_ffn if sparse else shape.ffn
-        ):
-            cut(matrix)
-        if sparse:
-            keep(shape.experts, shape.hidden, shards)
-            keep(shape.expert_bias_params(0), 1, shards)
-            held = shape.experts // (lay.expert * lay.expert_tensor)
-            for matrix in feed_forward_matrices(shape, shape.expert_ffn):
-                keep(held, matrix.params, routed_shards)
-            for width in _expert_vectors(shape):
-                keep(held, width, routed_shards)
+def _decoder(shape: ModelShape, lay: Layout) -> Iterator[Tensor]:
+    """Yield the parameters of the first stage, in the order of `model/decoder.py`."""
+    table = Tensor(shape.vocab // lay.tensor, shape.hidden)
+    yield table
+    for piece in stage_pieces(shape.layers, lay.pipeline, lay.interleave, 0):
+        for layer in piece:
+            yield from _layer(shape, lay, sparse=shape.moe and layer >= shape.dense_layers)
     if lay.pipeline == 1:
-        keep(shape.hidden, 1, shards)
+        yield Tensor(shape.hidden)
         if not shape.tied:
-            keep(table, shape.hidden, shards)
-    return tuple(count for count in found if count)
+            yield table
 
 
-def _attention(shape: ModelShape, lay: Layout) -> tuple[list[int], tuple[Matrix, ...]]:
-    """Return the vectors of a layer and the matrices of its attention."""
-    vectors = [shape.hidden] * shape.block_norms
-    if shape.kv_rank:
-        vectors += [width for width in (shape.q_rank, shape.kv_rank) if width]
+def _layer(shape: ModelShape, lay: Layout, sparse: bool) -> Iterator[Tensor]:
+    norm = Tensor(shape.hidden)
+    before, after = shape.norms in ("before", "both"), shape.norms in ("after", "both")
+    yield from [norm] * before
+    yield from _attention(shape, lay)
+    yield from [norm] * (after + before)
+    if sparse:
+        yield from _experts(shape, lay)
     else:
-        vectors += list(_head_vectors(shape, lay))
-    return vectors, attention_matrices(shape)
+        yield from (_cut(m, lay) for m in feed_forward_matrices(shape, shape.ffn))
+    yield from [norm] * after
 
 
-def _head_vectors(shape: ModelShape, lay: Layout) -> Iterator[int]:
+def _attention(shape: ModelShape, lay: Layout) -> Iterator[Tensor]:
+    yield Tensor(shape.heads // lay.tensor if shape.sinks else 0)
+    for matrix in attention_matrices(shape):
+        yield _cut(matrix, lay)
+        if matrix.name == "q_down":
+            yield Tensor(shape.q_rank)
+        elif matrix.name == "kv_down":
+            yield Tensor(shape.kv_rank)
+        elif shape.out_bias if matrix.name == "out" else shape.attention_bias:
+            cut = matrix.ways(lay.tensor) if matrix.cut == "outputs" else 1
+            yield Tensor(matrix.outputs // cut)
     if shape.qk_norm_params():
         heads = (shape.heads, shape.kv_heads) if shape.qk_norm_whole else (1, 1)
-        yield from (count * shape.head_width for count in heads)
-    if shape.attention_bias:
-        for matrix in attention_matrices(shape)[:3]:
-            yield matrix.outputs // matrix.ways(lay.tensor)
-    if shape.out_bias:
-        yield shape.hidden
-    if shape.sinks:
-        yield shape.heads // lay.tensor
+        yield from (Tensor(count * shape.head_width) for count in heads)
 
 
-def _expert_vectors(shape: ModelShape) -> Iterator[int]:
-    """Yield the widths of the biases of one expert."""
+def _experts(shape: ModelShape, lay: Layout) -> Iterator[Tensor]:
+    yield Tensor(shape.experts, shape.hidden)
+    yield Tensor(shape.expert_bias_params(0))
+    held = shape.experts // (lay.expert * lay.expert_tensor)
+    for matrix in feed_forward_matrices(shape, shape.expert_ffn):
+        yield Tensor(held, matrix.params, routed=True)
     if shape.expert_bias:
-        yield from (shape.expert_ffn, shape.expert_ffn, shape.hidden)
+        for width in (shape.expert_ffn, shape.expert_ffn, shape.hidden):
+            yield Tensor(held, width, routed=True)
+    shared = feed_forward_matrices(shape, shape.shared_experts * shape.expert_ffn)
+    yield from (_cut(matrix, lay) for matrix in shared)
+
+
+def _cut(matrix: Matrix, lay: Layout) -> Tensor:
+    """Return a rank's part of a matrix; linear layers have a row for each output."""
+    ways = matrix.ways(lay.tensor)
+    if matrix.cut == "outputs":
+        return Tensor(matrix.outputs // ways, matrix.inputs)
+    return Tensor(matrix.outputs, matrix.inputs // ways)

@@ -104,7 +104,7 @@ def outer_bytes(job: Job, stage: int) -> OuterBytes:
     held = _trained(job, stage)
     copies = 2 if codec.exact else 3
     coded = 0 if codec.exact else 2
-    messages = (job.layout.replicate + 1) * codec.value_bytes * held / parts
+    messages = (job.agreeing + 1) * codec.value_bytes * held / parts
     late = wide * held / parts + messages if parts > 1 else 0.0
     return OuterBytes(
         kept=copies * wide * held + late,

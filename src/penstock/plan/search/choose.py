@@ -256,10 +256,11 @@ def _completed(job: Job, run: Run, asked: LayoutSection) -> LayoutChoice:
 def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
     """Return the job that the models of time and memory predict for a run."""
     program = own.program_by_layout(run, machine.kind, shape.moe)
+    sync, sites = run.train.sync, run.sites.count if run.sites else 0
     return Job(
         shape=shape,
         sequence=run.sequence,
-        batch=run.batch_samples,
+        batch=-(-run.batch_samples // max(1, sites)),
         rows=run.train.sample_sequences,
         layout=layout,
         machine=machine,
@@ -267,9 +268,7 @@ def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job
         software=program(layout),
         adapter=own.adapter(run),
         reference=run.train.on_pairs and run.model.adapter is not None,
-        sync=ReplicaSync(
-            run.train.sync.local_steps, run.train.sync.compress, run.train.sync.stream
-        ),
+        sync=ReplicaSync(sync.inner_steps, sync.compress, sync.stream, sites),
         by_layout=program,
     )
 

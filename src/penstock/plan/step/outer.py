@@ -14,8 +14,10 @@ from penstock.plan.job.codecs import HEADER_BYTES, codec_size
 from penstock.plan.job.job import Job
 from penstock.plan.job.tensors import rank_tensors
 from penstock.plan.step import probed
-from penstock.policy.rounds import Rounds
+from penstock.policy.rounds import Rounds, part_of
 
+# Of a site in a round, one after the other: put the message and its record, list, get.
+BUCKET_REQUESTS = 4
 AGREED_BYTES = 8 * 16  # by a replica, of what all do next; the exchange waits for it
 
 
@@ -76,8 +78,21 @@ def replica_group(job: Job) -> CommGroup:
 
 def message_bytes(job: Job) -> int:
     """Return the bytes that a rank gives to the others in a round."""
+    return sum(part_bytes(job))
+
+
+def part_bytes(job: Job) -> list[int]:
+    """Return the bytes of each part; `train/replicas/flat.py` cuts in the same way."""
     size = codec_size(job.sync.codec, int(max(4.0, job.software.reduce_bytes)))
-    return size.encoded_bytes(rank_tensors(job)) + job.sync.parts * HEADER_BYTES
+    tensors = rank_tensors(job)
+    padded = [-(-count // size.block) * size.block for count in tensors]
+    whole, start = sum(padded), 0
+    found = [HEADER_BYTES] * job.sync.parts
+    for length in padded:
+        part = part_of(start, length, whole, job.sync.parts)
+        found[part] += length // size.block * size.block_bytes
+        start += length
+    return found
 
 
 def outer_time(job: Job, inner_s: float) -> OuterTime:
@@ -90,9 +105,9 @@ def outer_time(job: Job, inner_s: float) -> OuterTime:
     late_s = rounds(job, sync.local_steps).late_steps * inner_s
     return OuterTime(
         message_bytes=own,
-        sent_bytes=own * (lay.replicate - 1),
+        sent_bytes=own if sync.sites else own * (lay.replicate - 1),
         encode_s=work.encode * unit_s,
-        decode_s=work.decode * unit_s * lay.replicate,
+        decode_s=work.decode * unit_s * job.agreeing,
         apply_s=APPLY * unit_s,
         agree_s=_agree_s(job),
         transfer_s=each_s * sync.parts,
@@ -121,6 +136,8 @@ def waited_s(each_s: float, late_s: float, parts: int) -> float:
 
 def transfer_s(job: Job, size_bytes: float) -> float:
     """Time the gathering of a message of `size_bytes` from every replica."""
+    if job.sync.sites:
+        return bucket_s(job, size_bytes * job.agreeing_ranks)
     g = replica_group(job)
     if network.leaves_node(g) or not probed.is_probed(job.machine):
         return network.spread_s(g, size_bytes)
@@ -128,8 +145,25 @@ def transfer_s(job: Job, size_bytes: float) -> float:
     return probed.all_reduce_s(job.machine, size_bytes * g.ways / 2, g.ways)
 
 
+def bucket_s(job: Job, size_bytes: float) -> float:
+    """Time a round of sites that meet in a bucket: each puts a message of `size_bytes`, sees those
+    of the others and gets them. The slowest of the sites that the cluster file names is waited for.
+    """
+    return max(
+        (
+            size_bytes / link.upload_bytes_per_s
+            + (job.agreeing - 1) * size_bytes / link.download_bytes_per_s
+            + BUCKET_REQUESTS * link.round_trip_s
+            for link in job.machine.site_links
+        ),
+        default=0.0,
+    )
+
+
 def _agree_s(job: Job) -> float:
     """Time the sum over all ranks with which a round ends."""
+    if job.sync.sites:  # who takes part is read from the bucket, with the messages
+        return 0.0
     g = network.group(job.machine, job.layout.ranks)
     if network.leaves_node(g) or not probed.is_probed(job.machine):
         return sum(2 * (leg.ways - 1) * leg.tier.hop_s for leg in g.legs)
