@@ -105,7 +105,7 @@ def assemble(
         sync=exchanged,
         agreement=agreed,
         limits=verdict(
-            step, memory, lived, bill.usd, run.budget.usd, site.site_limits(job.machine)
+            step, memory, worked, bill.usd, run.budget.usd, site.site_limits(job.machine)
         ),
         site=site.use_of(job.machine),
         notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of))

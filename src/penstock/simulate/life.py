@@ -82,7 +82,8 @@ class Life(SimulatedRecovery):
         if self.hours is None or not self.working:
             return  # asked again when all are ready
         decision = self.hours.look(account.t, account.seconds_to_step(own.steps))
-        if decision.level is not None:
+        short = decision.until_s - account.t <= self.hours.terms.switch_s
+        if decision.level is not None or short:
             self.schedule(decision.until_s, self._ask_hours)
             return
         self._finish_step()

@@ -67,12 +67,11 @@ class MultiHostSupervisor(Supervisor):
         return self.remote_ranks
 
     def begin_attempt(self, attempt: int) -> None:
-        self.new_events = NewLines()
+        self.regroup_reason, self.new_events = "", NewLines()
         self.ranks = self.remote_ranks.begin_attempt(attempt, stopping=lambda: self.stop_requested)
         self.journal_sync.push_soon()
 
     def poll_hosts(self) -> None:
-        self.remote_ranks.poll()
         for request in sorted(self.remote_ranks.requests):
             self.remote_ranks.requests.remove(request)
             self.folder.request(request)

@@ -102,7 +102,6 @@ class Supervisor:
                 if not self._wait_for_its_hour():
                     return RunOutcome("stopped")
                 attempt = next_attempt(self.folder.journal)
-                self.regroup_reason = ""
                 self.begin_attempt(attempt)
                 self.journal.write(AttemptLaunched(attempt=attempt, ranks=self.ranks))
                 records = AttemptRecords(self.folder, attempt, self.ranks)
@@ -139,6 +138,7 @@ class Supervisor:
 
     def begin_attempt(self, attempt: int) -> None:
         """Choose the hosts of the attempt and set the number of ranks."""
+        self.regroup_reason = ""
 
     def poll_hosts(self) -> None:
         """Notice hosts that come, leave or ask for something. Called ten times a second."""
@@ -344,6 +344,7 @@ class Supervisor:
                 said = words
                 self.journal.write(RunPaused(until=self.hours.decision.until_s, why=words))
                 self._show(partial(self.listener.paused, words))
+            self.processes.exit_codes()  # the ranks' hosts are looked after too
             self.poll_hosts()
             self._show(self._refresh)
             self.processes.wait(POLL_S)
