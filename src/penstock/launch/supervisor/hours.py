@@ -95,7 +95,8 @@ class HourWatch:
         """Return the time that the run still takes without pauses; None if nobody knows."""
         launch = self.folder.read_launch_record()
         predicted: dict[str, Any] = launch.predicted
-        steps, reached = [], 0
+        steps: list[float] = []
+        reached = 0
         for file in sorted(journal_files(self.folder.journal, "steps"), key=lambda f: f.attempt):
             if 0 in file.ranks:
                 found = read_steps(file.path)

@@ -80,9 +80,10 @@ def smaller_layouts(job: Job) -> list[tuple[Layout, float]]:
     found: dict[int, tuple[Layout, float]] = {}
     for share in SHARES:
         ways = int(job.data_ways * share)
-        fit = fit_to_ranks(asked, ways * job.layout.model_ways) if ways else None
-        if fit is None:
+        sizes = fit_to_ranks(asked, ways * job.layout.model_ways) if ways else None
+        if sizes is None:
             continue
+        fit: dict[str, Any] = {**sizes}
         layout = replace(job.layout, **fit)
         if not memory.predict(job.with_layout(layout)).fits:
             continue
