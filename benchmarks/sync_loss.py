@@ -8,7 +8,8 @@ Every row trains on the same samples in the same order as data parallel does, fr
 weights: `--worker-tokens` for each of K replicas a step. Codecs, error feedback, outer optimizer,
 rounds, streaming and the exchange of gradients are the trainer's own code, and so are the inner
 optimizers and the schedule; only what stands between the replicas is this process. The text is the
-Python source of all installed packages (`sync_text.py`), the last 2 % held out, read once.
+Python source of all installed packages (`sync_text.py`), the last 2 % held out; it is read once
+if it is large enough, and the first line says how often.
 
 First the peak rate of each optimizer is chosen: the best of a few by a third of the steps of data
 parallel, with a seed that no row has. Both sides of every comparison then use it.
@@ -384,8 +385,8 @@ class Study:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         shape = MODELS[options.model]
         most = max(row.replicas for row in options.chosen)
-        once = options.steps * most * options.worker_tokens // options.epochs + shape.context
-        tokens = read_text(options.tokens, round(once / (1 - HELD_OUT)))
+        read = options.steps * most * options.worker_tokens + shape.context
+        tokens = read_text(options.tokens, round(read / (1 - HELD_OUT)))
         training = int(len(tokens) * (1 - HELD_OUT))
         self.text = Text(torch.from_numpy(tokens.astype(np.int32)).to(device), training)
         self.setting = Setting(
@@ -400,7 +401,11 @@ class Study:
         self.compute = torch.compile(losses, dynamic=False) if self.setting.compile else losses
         torch._dynamo.config.cache_size_limit = 64
         self.device = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-        print(f"{len(tokens):,} tokens, {self.setting.text}; {self._left():.0f} s left", flush=True)
+        print(
+            f"{len(tokens):,} tokens, {self.setting.text}, of which {most} replicas read "
+            f"{read / training:.2f} times the training part; {self._left():.0f} s left",
+            flush=True,
+        )
 
     def run(self) -> None:
         """Choose the rates, then train seed by seed, so that all rows have one."""
@@ -508,7 +513,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--worker-tokens", type=int, default=8192)
-    parser.add_argument("--epochs", type=int, default=1, help="how often the text may be read")
     parser.add_argument("--held-out", type=int, default=640, help="samples")
     parser.add_argument("--budget-s", type=float, default=450.0)
     parser.add_argument("--eager", action="store_true", help="compile nothing")

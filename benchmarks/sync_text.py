@@ -16,7 +16,6 @@ from blake3 import blake3
 
 from penstock.data.build import stdlib
 from penstock.data.tokenize.tokenizer import train_code_tokenizer
-from penstock.errors import PenstockError
 
 Tokens = npt.NDArray[np.uint16]
 BATCH_CHARACTERS = 4_000_000  # tokenized at once, on all cores
@@ -24,19 +23,15 @@ LONGEST = 1_000_000  # characters; longer files are tables, not text
 
 
 def read_text(file: Path | None, needed: int) -> Tokens:
-    """Return at least `needed` tokens: of `file` if it exists, else built and written there."""
+    """Return `needed` tokens or all that there are: of `file` if it exists, else built and written
+    there.
+    """
     if file and file.is_file():
         tokens: Tokens = np.load(file)
     else:
         tokens = build(source_roots(), needed)
         if file:
             np.save(file, tokens)
-    if len(tokens) < needed:
-        where = file or "the sources of this Python's packages"
-        raise PenstockError(
-            f"{where}: {len(tokens):,} tokens, and the run reads {needed:,}: it would read them "
-            "more than once; lower --steps or --worker-tokens, or allow it with --epochs 2"
-        )
     return tokens
 
 

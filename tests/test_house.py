@@ -36,6 +36,7 @@ SUBROOMS = {
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",
+        "within",
         ".",
         "backtest",
         "search",

@@ -71,6 +71,27 @@ def test_what_the_file_says_stays():
     assert {o.optimizer for o in choice.options} == {"adamw"}
 
 
+def test_replicas_stand_on_both_sides_of_the_slowest_network_and_shards_inside():
+    tiers = (
+        NetworkTier("scale-up", 8, 360e9, 3e-6),
+        NetworkTier("scale-out", 16, 40e9, 1e-5),
+        NetworkTier("wan", 32, 125e6, 0.03),
+    )
+    four = replace(of_catalog("H100", 32, 8), tiers=tiers)
+    plan = make(auto(), four)
+    assert (plan.job.layout.replicate, plan.job.layout.shard) == (2, 16)
+    assert plan.sync.link.tier == "wan"
+    # Sixteen ranks are one side of the slow link: more replicas are as good, one is not.
+    for replicate, cut in ((2, False), (4, False), (1, False)):
+        layout = {"replicate": replicate, "shard": 32 // replicate}
+        steps = 30 if replicate > 1 else 1
+        told = make(auto(sync={"local_steps": steps}, layout=layout), four).warnings
+        assert any("uses wan in every step" in note for note in told) is cut
+    eight = replace(four, tiers=(*tiers[:1], replace(tiers[1], size=8), tiers[2]))
+    told = make(auto(sync={"local_steps": 30}, layout={"replicate": 2, "shard": 16}), eight)
+    assert any("write 4" in note for note in told.warnings)
+
+
 def test_one_node_has_nothing_to_choose():
     found, choice = settled(auto(), of_catalog("H100", 8, 8))
     assert found.train.sync.local_steps == 1
@@ -138,7 +159,7 @@ def test_sites_get_their_share_of_the_batch_and_the_slowest_of_their_links():
     assert plan.sync.replicas == 2
     assert plan.sync.link.bytes_per_s == 1.25e6
     size = plan.sync.published_bytes
-    expected = size / 1.25e6 + size / 5e6 + 4 * 0.06
+    expected = size / 1.25e6 + size / 5e6 + 5 * 0.06
     assert plan.sync.outer.transfer_s == pytest.approx(expected, rel=1e-6)
     assert plan.sync.by_tier == {"bucket": pytest.approx(size / plan.sync.local_steps)}
     assert any("1/2 of each batch" in note for note in plan.warnings)

@@ -58,10 +58,10 @@ def verify(run: Run, dry: bool = False) -> Findings:
         folder = RunFolder(run.folder)
         run = _as_resumed(run, folder)
         run, before = _with_precision(run), _launch_before(folder)
-        run, agreed = agreement.settled_here(run)
         known = find_data(run, before, machine)
         if known.missing:
             return _describe_assumed(run, known)
+        run, agreed = agreement.settled_here(run, known.data[0].vocab)
         prepared = settle_choices(run, known.data, machine)
         run = prepared.run
         layout, plan = prepared.plan_launch(before)

@@ -69,15 +69,15 @@ class Agreement:
         }
 
 
-def settled_here(run: Run) -> tuple[Run, Agreement | None]:
-    """Settle a run on the machine that its file names; for a launch."""
+def settled_here(run: Run, vocab: int) -> tuple[Run, Agreement | None]:
+    """Settle a run on the machine that its file names; for a launch, whose data is known."""
     if not run.train.sync.auto:
         return run, None
     try:
         machine = machine_for(run).machine
     except PenstockError as error:
         raise PenstockError(f"{FIELD}: {error}. Or write a number of steps") from None
-    return settled(run, machine)
+    return settled(run, machine, vocab)
 
 
 def settled(run: Run, machine: Machine, vocab: int | None = None) -> tuple[Run, Agreement | None]:
@@ -89,8 +89,9 @@ def settled(run: Run, machine: Machine, vocab: int | None = None) -> tuple[Run, 
             f"{FIELD}: the planner does not know your own module; write a number of steps"
         )
     run, _ = precision.settled(run, machine)
-    shape = run.model.shape(vocab)
-    job = _job(run, machine, vocab or shape.vocab or legal.SOME_VOCAB)
+    base = run.model.base()
+    known = vocab or (base.vocab if base else 0) or legal.SOME_VOCAB
+    job = _job(run, machine, known)
     if job is None:
         why = "the replicas have no link between nodes to save"
         return with_agreement(run, _section(run, 1, "none", 1), run.train.optimizer, None), (
@@ -117,10 +118,8 @@ def _job(run: Run, machine: Machine, vocab: int) -> Job | None:
     counts: tuple[int, ...]
     if asked:
         counts = (asked,)
-    elif machine.nodes > 1 and machine.tiers[-1].name not in INSIDE:
-        counts = tuple(n for n in reversed(legal.divisors(machine.nodes)) if n > 1)
     else:
-        return None
+        counts = tuple(n for n in reversed(legal.divisors(_domains(machine))) if n > 1)
     for count in counts:
         if count < 2 or count > run.batch_samples:
             continue
@@ -132,6 +131,17 @@ def _job(run: Run, machine: Machine, vocab: int) -> Job | None:
         if memory.predict(job).fits or count == counts[-1]:
             return job
     return None
+
+
+def _domains(machine: Machine) -> int:
+    """Return how many parts of the machine only the slowest network joins: sites, racks or nodes.
+    1: it is one node.
+    """
+    tiers = machine.tiers
+    if machine.nodes == 1 or tiers[-1].name in INSIDE:
+        return 1
+    inside = tiers[-2].size if len(tiers) > 1 else machine.per_node
+    return max(1, machine.accelerators // inside)
 
 
 def _section(run: Run, local_steps: int, codec: str, parts: int) -> SyncSection:

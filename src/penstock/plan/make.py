@@ -8,7 +8,7 @@ from penstock.plan.advice import StepModels
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.dataset import DatasetSizes, needed
 from penstock.plan.hardware import precision
-from penstock.plan.hardware.machine import Machine
+from penstock.plan.hardware.machine import INSIDE, Machine
 from penstock.plan.job import legal
 from penstock.plan.job.constants import band, measured_range
 from penstock.plan.job.job import RATE_OF, Job
@@ -75,6 +75,7 @@ def make(
             *not_trained_yet(run, job),
             *legal.layout_warnings(run, job.layout),
             *_of_one_site(run, job),
+            *_cut_replicas(job),
             *_better(run, job),
         ),
         picked.options,
@@ -137,6 +138,21 @@ def _better(run: Run, job: Job) -> list[str]:
     if found.best:
         return [f"without [layout], {found.best[0].layout} fits"]
     return [told] if (told := lighter_ways(run, job)) else []
+
+
+def _cut_replicas(job: Job) -> list[str]:
+    """Return a note on replicas that take local steps and are larger than what fast links join."""
+    tiers = job.machine.tiers
+    if not job.apart or job.sync.sites or len(tiers) < 2 or tiers[-1].name in INSIDE:
+        return []
+    near, far = tiers[-2], tiers[-1]
+    if job.agreeing_ranks <= near.size and near.size % job.agreeing_ranks == 0:
+        return []
+    return [
+        f"layout.replicate = {job.layout.replicate}: a replica of {job.agreeing_ranks} ranks uses "
+        f"{far.name} in every step, and {near.name} joins {near.size}; write "
+        f"{job.layout.ranks // near.size}, or a multiple of it"
+    ]
 
 
 def _of_one_site(run: Run, job: Job) -> list[str]:

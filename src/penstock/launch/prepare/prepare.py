@@ -51,11 +51,11 @@ def prepare(run: Run, before: LaunchRecord, machine: Devices, listener: Listener
     run, why, warning = decided(run, measure(machine))
     if warning:
         listener.warning(warning)
-    run, agreed = agreement.settled_here(run)
     find_data(run, before, machine)  # building data may take hours
     open_model.fetch(run)
     datasets = _open_data(run, before, listener)
     open_model.refuse_other_data(run, datasets)
+    run, agreed = agreement.settled_here(run, datasets[0].manifest.vocab)
     prepared = settle_choices(
         run, [one.manifest for one in datasets], machine, plan_entry(datasets)
     )
