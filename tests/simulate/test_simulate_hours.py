@@ -4,8 +4,6 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from made_lives import DAY_S, NONE, a_day, conditions, lived
 from penstock.policy.hours.schedule import schedule
@@ -54,7 +52,7 @@ def test_a_life_without_failures_follows_the_schedule() -> None:
     assert plain.paused_s == 0
 
 
-@given(st.floats(0, 12), st.integers(0, 1000))
+@pytest.mark.parametrize(("failures", "seed"), [(1.0, 0), (6.0, 1), (12.0, 2)])
 def test_lives_with_failures_end_in_time_and_work_in_cheap_hours(
     failures: float, seed: int
 ) -> None:
