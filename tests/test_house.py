@@ -31,8 +31,8 @@ ROOMS = [
 SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
     "launch": [".", "doctor", "engines", "hosts", "supervisor", "prepare"],
-    "train": [".", "tasks", "export", "replicas", "codecs", "optim", "parallel", "world"],
-    "simulate": ["rent", "."],
+    "train": [".", "tasks", "export", "sites", "replicas", "codecs", "optim", "parallel", "world"],
+    "simulate": ["compare", "rent", "."],
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",
@@ -44,8 +44,8 @@ SUBROOMS = {
         "life",
         "memory",
         "step",
-        "power",
         "cost",
+        "power",
         "job",
         "hardware",
     ],

@@ -67,6 +67,10 @@ def plan(
             metavar="2026-11-20T06:00", help="When the run begins, for budget.hours_csv; else now."
         ),
     ] = None,
+    caps: Annotated[
+        bool,
+        typer.Option("--caps", help="Under power limits: their price in time, energy and money."),
+    ] = False,
     within: Annotated[
         str | None,
         typer.Option(metavar="5000usd", help="The best model that this money can train here."),
@@ -97,6 +101,7 @@ def plan(
             "begin": begin,
         }
         asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
+        asked |= {"caps": caps or None}
         _refuse_second_question(asked, "--within and --days")
         best_model(file, overrides or [], within, days, json)
         return
@@ -122,10 +127,15 @@ def plan(
         "explain": explain,
         "detail": detail or None,
         "begin": begin,
+        "caps": caps or None,
     }
     if scale is not None:
         _refuse_second_question(others, "--scale")
         scaling.scale(run, cluster, scale, svg, json)
+        return
+    if caps:
+        _refuse_second_question(others | {"caps": None}, "--caps")
+        scaling.power_caps(run, cluster, json)
         return
     if deadline is not None or budget is not None:
         scaling.best_nodes(run, cluster, deadline, budget, json)

@@ -134,31 +134,46 @@ class Simulation:
             ledger = power.with_joules(ledger, draw, off_s)
         return bill(self.run, self.plan.job.machine, ledger)
 
+    @cached_property
+    def paid_h(self) -> np.ndarray:
+        """Return the accelerator-hours of each life that are paid for: those that are there, spares
+        too.
+        """
+        spares = self.own.spares * self.own.per_node
+        absent_s = np.array([life.withdrawn_node_s for life in self.lives]) * self.own.per_node
+        hours: np.ndarray = (self.wall_s * (self.own.ranks + spares) - absent_s) / 3600
+        return hours
+
     @property
     def usd(self) -> Spread | None:
-        """Return the money for accelerators that are there, spares too; None without a price."""
+        """Return the money of the lives; None without a price."""
         price = price_of(self.run, self.plan.job.machine)
         if price is None:
             return None
-        spares = self.own.spares * self.own.per_node
-        absent_s = np.array([life.withdrawn_node_s for life in self.lives]) * self.own.per_node
-        paid_s = self.wall_s * (self.own.ranks + spares) - absent_s
-        return Spread.of(paid_s / 3600 * price.usd)
+        usd = self.paid_h * price.usd
+        if price.usd_per_kwh is not None and self.kwh is not None:
+            usd = usd + self.kwh * price.usd_per_kwh
+        return Spread.of(usd)
 
     @property
     def energy_kwh(self) -> Spread | None:
         """Return the energy of working nodes, with cooling where the PUE is known."""
+        return None if self.kwh is None else Spread.of(self.kwh)
+
+    @cached_property
+    def kwh(self) -> np.ndarray | None:
+        """Return the same of each life."""
         machine = self.plan.job.machine
         draw = power.power_draw(machine, self.plan.step, machine.cooling)
         if draw is None:
             return None
         watts = np.array([draw.by_cause[cause] for cause in Cause])
-        joules = self.seconds @ watts * self.own.ranks * (machine.pue or 1.0)
+        joules: np.ndarray = self.seconds @ watts * self.own.ranks * (machine.pue or 1.0)
         if self.own.hours and not self.own.hours.terms.paused_w:  # they are off in a pause
             off_s = np.array([life.paused_s for life in self.lives])
             off_w = draw.by_cause[Cause.DOWN] * self.own.ranks * (machine.pue or 1.0)
-            joules -= off_s * off_w
-        return Spread.of(joules / J_PER_KWH)
+            joules = joules - off_s * off_w
+        return joules / J_PER_KWH
 
     @property
     def in_time(self) -> float | None:

@@ -84,7 +84,8 @@ class HourPlan:
         """Return what a person should know of the schedule."""
         found = []
         longer_h = self.later_s() / HOUR_S
-        if price and longer_h > 0 and self.terms.by == "cost":
+        rented = price is not None and price.usd_per_kwh is None
+        if price and rented and longer_h > 0 and self.terms.by == "cost":
             found.append(
                 f"budget.hours_csv: the machine is paid by the hour ({price.source}), so a pause "
                 f"saves no money: {longer_h:,.3g} h more are "
