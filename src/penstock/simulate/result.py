@@ -83,6 +83,11 @@ class Simulation:
     def days(self) -> Spread:
         return Spread.of(self.wall_s / DAY_S)
 
+    @property
+    def paused(self) -> Spread:
+        """Return the seconds of pauses in dear hours."""
+        return Spread.of([life.paused_s for life in self.lives])
+
     @cached_property
     def counts(self) -> np.ndarray:
         """Interruptions: [lives, causes of failures]."""
@@ -124,7 +129,9 @@ class Simulation:
             self.plan.job.machine, self.plan.step, self.plan.job.machine.cooling
         )
         if draw:
-            ledger = power.with_joules(ledger, draw)
+            off = self.own.hours is not None and not self.own.hours.terms.paused_w
+            off_s = self.lives[self.middle].paused_s * self.own.ranks if off else 0.0
+            ledger = power.with_joules(ledger, draw, off_s)
         return bill(self.run, self.plan.job.machine, ledger)
 
     @cached_property
@@ -162,6 +169,10 @@ class Simulation:
             return None
         watts = np.array([draw.by_cause[cause] for cause in Cause])
         joules: np.ndarray = self.seconds @ watts * self.own.ranks * (machine.pue or 1.0)
+        if self.own.hours and not self.own.hours.terms.paused_w:  # they are off in a pause
+            off_s = np.array([life.paused_s for life in self.lives])
+            off_w = draw.by_cause[Cause.DOWN] * self.own.ranks * (machine.pue or 1.0)
+            joules = joules - off_s * off_w
         return joules / J_PER_KWH
 
     @property
@@ -203,6 +214,7 @@ class Simulation:
             "usd": usd and usd.to_json(),
             "energy_kwh": energy and energy.to_json(),
             "in_time": self.in_time,
+            **({"paused_s": self.paused.to_json()} if own.hours else {}),
             "lost_days": {
                 c: {k: v / DAY_S for k, v in s.to_json().items()} for c, s in self.cost_s().items()
             },

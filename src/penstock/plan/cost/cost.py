@@ -39,6 +39,15 @@ class HourlyPrice:
     usd_per_kwh: float | None = None  # of electricity that is paid apart: machines of one's own
 
 
+@dataclass(frozen=True)
+class HourlyAmounts:
+    """The sums of a schedule by hours. None is a column that the file of hours does not have."""
+
+    usd: float | None  # of electricity
+    gco2e: float | None  # location-based
+    words: str
+
+
 def no_price(usd: float) -> str:
     """Say why a limit on money is refused."""
     return (
@@ -106,8 +115,8 @@ def _rented(usd: float, source: str, terms: PriceSection) -> HourlyPrice:
     return HourlyPrice(usd, words)
 
 
-def bill(run: Run, machine: Machine, ledger: Ledger) -> Bill:
-    """Put USD and gCO2e beside a ledger's seconds and joules."""
+def bill(run: Run, machine: Machine, ledger: Ledger, hourly: HourlyAmounts | None = None) -> Bill:
+    """Put USD and gCO2e beside a ledger's seconds and joules; `hourly` wins over yearly means."""
     notes: dict[str, tuple[str, ...]] = {}
     warnings: list[str] = []
     joules = ledger.sum("joules")
@@ -122,7 +131,7 @@ def bill(run: Run, machine: Machine, ledger: Ledger) -> Bill:
         pue = f"× PUE {machine.pue:g}" if machine.pue else "(no PUE given: cooling not included)"
         notes["energy_it_kwh"] = (f"{it_kwh:.4g} kWh = joules of the ledger / 3.6e6",)
         notes["energy_kwh"] = (f"{kwh:.4g} kWh = {it_kwh:.4g} kWh of the machines {pue}",)
-    ledger, usd, price = _with_usd(run, machine, ledger, kwh, notes)
+    ledger, usd, price = _with_usd(run, machine, ledger, kwh, notes, hourly)
     if usd is None:
         warnings.append("USD: no price is known; write cluster.usd_per_hour in the run file")
     if machine.price is not None and machine.price.term == "spot":
@@ -130,7 +139,7 @@ def bill(run: Run, machine: Machine, ledger: Ledger) -> Bill:
             'price.term = "spot": how often it is taken back is not counted here; `penstock '
             "compare` plays it"
         )
-    ledger, co2e_kg = _with_carbon(machine, ledger, kwh, notes)
+    ledger, co2e_kg = _with_carbon(machine, ledger, kwh, notes, hourly)
     if kwh is not None and co2e_kg is None:
         warnings.append(
             'CO2e: no site is known; name one, such as cluster.site = "us-east-1" (`penstock '
@@ -145,6 +154,7 @@ def _with_usd(
     ledger: Ledger,
     kwh: float | None,
     notes: dict[str, tuple[str, ...]],
+    hourly: HourlyAmounts | None,
 ) -> tuple[Ledger, float | None, str]:
     price = price_of(run, machine)
     if price is not None:
@@ -153,15 +163,25 @@ def _with_usd(
         usd = ledger.total / 3600 * price.usd
         sums = f"{ledger.total / 3600:.5g} accelerator-hours × {words}"
         if price.usd_per_kwh is not None and kwh is not None:
-            paid = kwh * price.usd_per_kwh
+            given = hourly.usd if hourly else None
+            paid = kwh * price.usd_per_kwh if given is None else given
             usd += paid
             each = {cause: each[cause] + more for cause, more in _spread(paid, ledger).items()}
-            electricity = f"electricity at {price.usd_per_kwh:g} USD per kWh"
+            electricity = (
+                f"electricity {hourly.words}"
+                if hourly and given is not None
+                else f"electricity at {price.usd_per_kwh:g} USD per kWh"
+            )
             sums += f" + {kwh:.4g} kWh of {electricity}"
             words += f" and {electricity}"
         notes["usd"] = (f"{usd:.5g} USD = {sums}",)
         where = Provenance("estimated", words)
         return ledger.with_quantity("usd", each, where), usd, words
+    if hourly and hourly.usd is not None and ledger.joules is not None:
+        words = f"electricity only, {hourly.words}"
+        notes["usd"] = (f"{hourly.usd:.5g} USD: {words}; no hourly price is given",)
+        where = Provenance("estimated", words)
+        return ledger.with_quantity("usd", _spread(hourly.usd, ledger), where), hourly.usd, words
     if machine.usd_per_kwh is not None and kwh is not None and ledger.joules is not None:
         words = f"electricity only, {machine.usd_per_kwh:g} USD per kWh"
         usd = kwh * machine.usd_per_kwh
@@ -173,8 +193,18 @@ def _with_usd(
 
 
 def _with_carbon(
-    machine: Machine, ledger: Ledger, kwh: float | None, notes: dict[str, tuple[str, ...]]
+    machine: Machine,
+    ledger: Ledger,
+    kwh: float | None,
+    notes: dict[str, tuple[str, ...]],
+    hourly: HourlyAmounts | None,
 ) -> tuple[Ledger, float | None]:
+    if hourly and hourly.gco2e is not None and ledger.joules is not None:
+        notes["co2e_kg"] = (f"{hourly.gco2e / 1000:.4g} kg, location-based, {hourly.words}",)
+        where = Provenance("estimated", hourly.words)
+        return ledger.with_quantity("gco2e", _spread(hourly.gco2e, ledger), where), (
+            hourly.gco2e / 1000
+        )
     if kwh is None or machine.gco2e_per_kwh is None:
         notes["co2e_kg"] = ("no energy or no site with a carbon intensity: left out",)
         return ledger, None

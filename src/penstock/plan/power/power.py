@@ -191,10 +191,11 @@ def _node_notes(machine: Machine, tdp_w: float, cooling: str) -> tuple[str, ...]
     )
 
 
-def with_joules(ledger: Ledger, power: PowerDraw) -> Ledger:
+def with_joules(ledger: Ledger, power: PowerDraw, off_rank_s: float = 0.0) -> Ledger:
     """Return the ledger with the energy of the machines before cooling, as a meter in the rack
-    reads it.
+    reads it. In `off_rank_s` of `down` they draw nothing.
     """
     joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
+    joules[Cause.DOWN] -= off_rank_s * power.by_cause[Cause.DOWN]
     where = Provenance("estimated", "power model; machines and network, before PUE")
     return ledger.with_quantity("joules", joules, where)
