@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
+from penstock.model.embedding import Embedding
 from penstock.model.joint import JointWeights, RotatedProjections, plain_linear
 from penstock.model.latent_attention import LatentAttention
 from penstock.model.layers import (
@@ -40,7 +41,7 @@ class Decoder(nn.Module):
         self.shape = shape
         self.first, self.last = held.start == 0, held.stop == shape.layers
         table = self.first or (self.last and shape.tied)
-        self.embed = nn.Embedding(shape.vocab, shape.hidden) if table else None
+        self.embed = Embedding(shape.vocab, shape.hidden) if table else None
         self.layers = nn.ModuleDict({str(i): Layer(shape, i) for i in held})
         self.norm = _norm(shape) if self.last else None
         head = self.last and not shape.tied

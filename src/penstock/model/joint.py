@@ -1,9 +1,9 @@
 """Projections of one input as one matmul: q, k and v of attention, gate and up of a SwiGLU.
 
-The weights of a group lie one after another in one tensor, and each parameter is a view of its rows:
-names, gradients, optimizer and checkpoints see them apart. The backward pass has one matmul for the
-gradient of the input, where three (or two) would each write a result that another kernel adds up.
-It needs the gradients of the outputs side by side, so kernels of our own write them there:
+The weights of a group lie one after another in one tensor, and each parameter is a view of its
+rows: names, gradients, optimizer and checkpoints see them apart. The backward pass has one matmul
+for the gradient of the input, where three (or two) would each write a result that another kernel
+adds up. It needs the gradients of the outputs side by side, so kernels of our own write them there:
 the rotation's gradient and SwiGLU's. docs/design/speed.md has the gain.
 
 Shape suffixes: n tokens, b batch, s sequence, d hidden, h heads, k kv heads, e head width, f ffn,
