@@ -8,7 +8,6 @@ survives a fork. So a new rank costs a fork and not seconds of imports. A rank r
 defines the messages on FD.
 """
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -19,28 +18,24 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock import output
 from penstock.launch.supervisor import fence, forking
-from penstock.launch.supervisor.fork_client import COMPILER
 from penstock.launch.supervisor.signals import STOP_SIGNALS
 from penstock.meter.orphan import die_with
 from penstock.secret import RedactedText
 
 PR_SET_NAME = 15
 _CHUNK_BYTES = 1 << 16
-IDLE_S = 1.0  # without an order, once there are ranks
 
 
 class ForkServer:
     """The server's loop: answers one line to each order, and one more when a rank has ended."""
 
-    def __init__(self, client: socket.socket, when_idle: Callable[[], None] | None = None) -> None:
+    def __init__(self, client: socket.socket) -> None:
         self.client, self.pid = client, os.getpid()
-        self.when_idle = when_idle  # done once
         self.living: dict[int, int] = {}  # pid: rank
         self.unread = b""
         self.fence = fence.from_environment()  # only in a run on several hosts
@@ -51,11 +46,7 @@ class ForkServer:
         sources: list[Any] = [self.client, self.deaths]
         timeout_s = fence.CHECK_S if self.fence else None
         while True:
-            waits = self.when_idle and self.living
-            ready, _, _ = select.select(sources, [], [], IDLE_S if waits else timeout_s)
-            if waits and not ready and self.when_idle:
-                self.when_idle()
-                self.when_idle = None
+            ready, _, _ = select.select(sources, [], [], timeout_s)
             if self.fence and self.fence.passed:
                 self.send_signal(list(self.living.values()), signal.SIGKILL)
             if self.deaths in ready:
@@ -150,20 +141,6 @@ def _redirect_output(folder: Path, rank: int) -> None:
     sys.stderr = RedactedText(2)
 
 
-def hash_the_compiler() -> None:
-    """Compute what torch's and Triton's caches of compiled layers are looked up by.
-
-    It is a hash of all their code, 400 MB, which every process computes for itself. Later ranks,
-    those that replace lost ones, get it from this process.
-    """
-    with contextlib.suppress(ImportError, RuntimeError):  # no Triton, or another torch
-        from torch._inductor.codecache import torch_key
-        from torch._inductor.runtime.triton_compat import triton_key
-
-        torch_key()
-        triton_key()
-
-
 def main(client: socket.socket, parent: int, modules: list[str]) -> None:
     die_with(parent)
     # A terminal or a scheduler signals the whole group; the supervisor handles stops.
@@ -177,7 +154,7 @@ def main(client: socket.socket, parent: int, modules: list[str]) -> None:
     assert torch is None or not torch.cuda.is_initialized(), "a fork would have no GPU"
     gc.collect()
     gc.freeze()  # a garbage collection in a rank must not copy the pages that it shares
-    server = ForkServer(client, hash_the_compiler if COMPILER in modules else None)
+    server = ForkServer(client)
     server.send(ready=os.getpid())
     server.serve()
 
