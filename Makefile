@@ -8,7 +8,7 @@ KUBERNETES := .kubernetes
 SKY := .sky
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -96,6 +96,12 @@ drill-simulate: $(VENV)/.core
 # Probe, plan and the default run, interleaved three times: the planned step over the measured one.
 bench-plan: $(VENV)/.core
 	@$(BIN)/python benchmarks/probe_plan_run.py
+
+# Replicas that take local steps, planned and measured: bytes to the byte, a step within 15 %. And
+# published utilisation over slow links against the planner.
+bench-sync-plan: $(VENV)/.core
+	@$(BIN)/python -m penstock backtest benchmarks/facts/utilization.csv
+	@$(BIN)/python benchmarks/sync_plan.py $(BENCH)
 
 # Lives of a run against published fleets (left out one by one), published effective times, and the
 # speed of 100,000 and 1,000,000 accelerators over 90 days. AIRESIM=FOLDER times that simulator too.

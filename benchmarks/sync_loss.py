@@ -1,18 +1,22 @@
 """What do local steps and codecs cost in loss? K replicas in one process, at equal tokens.
 
-    PYTHONPATH=src:.carry python3 benchmarks/sync_loss.py --out sync-3m.jsonl              # a GPU
-    PYTHONPATH=src:.carry python3 benchmarks/sync_loss.py --model 25m --out sync-25m.jsonl
+    PYTHONPATH=src:.carry python3 benchmarks/sync_loss.py --promised --out sync-25m.jsonl  # a GPU
+    PYTHONPATH=src:.carry python3 benchmarks/sync_loss.py --model 3m --out sync-3m.jsonl
     python benchmarks/sync_loss.py --table sync-3m.jsonl sync-25m.jsonl
 
 Every row trains on the same samples in the same order as data parallel does, from the same first
 weights: `--worker-tokens` for each of K replicas a step. Codecs, error feedback, outer optimizer,
 rounds, streaming and the exchange of gradients are the trainer's own code, and so are the inner
 optimizers and the schedule; only what stands between the replicas is this process. The text is the
-source of Python's standard library (the default dataset, built on first use), the last 2 % held
-out; `--tokens FILE.npy` takes tokens that were written before by `--write-tokens FILE.npy`.
+Python source of all installed packages (`sync_text.py`), the last 2 % held out; it is read once
+if it is large enough, and the first line says how often.
 
-A line of JSON for each run as it ends; runs that the file has already are left out. × is the bytes
-of the gradients of plain data parallel in fp32 over the bytes that a replica publishes here.
+First the peak rate of each optimizer is chosen: the best of a few by a third of the steps of data
+parallel, with a seed that no row has. Both sides of every comparison then use it.
+
+A line of JSON for each run as it ends; runs that the file has already are left out, so that a
+second call goes on where the first one's time was up. × is the bytes of the gradients of plain
+data parallel in fp32 over the bytes that a replica publishes here.
 """
 
 import argparse
@@ -29,7 +33,8 @@ from typing import Any
 import numpy as np
 import torch
 from stacked import Weights, first_weights, losses, of_replica
-from torch import Tensor
+from sync_text import digest, read_text
+from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
 from penstock.policy.rounds import Rounds
@@ -60,7 +65,8 @@ class Row:
     local_steps: int = 1  # 1 is data parallel
     codec: str = "none"
     parts: int = 1  # more are streamed
-    rate: float = 1.0  # × the trainer's peak
+    peak: float = 1.0  # × the trainer's choice: what suits the optimizer best
+    rate: float = 1.0  # × that, for this row alone
     beta2: float = 0.95
     outer_rate: float = 1.0
     outer_momentum: float = 0.3
@@ -85,21 +91,28 @@ class Row:
 
     @property
     def baseline(self) -> "Row":
-        return Row(self.optimizer, self.replicas)
+        return Row(self.optimizer, self.replicas, peak=self.peak)
 
 
-ROWS = [
+RATES = (0.5, 1.0, 2.0, 4.0)  # that the peak is chosen from
+SWEEP_SEED = 1000
+SWEEP_SHARE = 1 / 4  # of the steps
+# The rows that `docs/sync.md` promises something about; the first three are their baselines.
+PROMISED = [
     Row(),
     Row("adamw"),
-    Row(codec="int8"),
     Row(local_steps=10, codec="int4"),
     Row(local_steps=30, codec="int4"),
     Row(local_steps=100, codec="int4"),
+    Row(codec="int8"),
+    Row(local_steps=30, codec="int4", parts=3),
+]
+ROWS = [
+    *PROMISED,
     Row(replicas=2),
     Row("adamw", 2),
     Row(replicas=2, local_steps=30, codec="int2"),
     Row(local_steps=30, codec="int2"),
-    Row(local_steps=30, codec="int4", parts=3),
     Row("adamw", local_steps=30, codec="int4", rate=0.5, beta2=0.99),
     Row(local_steps=30),
     Row(local_steps=30, codec="int8"),
@@ -124,6 +137,7 @@ class Setting:
     worker_tokens: int
     held_out: int  # samples
     compile: bool
+    text: str  # its digest
 
 
 @dataclass(frozen=True)
@@ -231,7 +245,7 @@ class Simulation:
             {"steps": setting.steps, "optimizer": row.optimizer, "betas": [0.9, row.beta2]}
         )
         self.optimizer = self._optimizer()
-        peak = row.rate * choose_learning_rate(self.shape.hidden, row.optimizer)
+        peak = row.peak * row.rate * choose_learning_rate(self.shape.hidden, row.optimizer)
         self.schedule = LearningRate.of(self.config, peak, setting.steps)
         self.order = self._order(seed)
         self.gradients = GradientExchange(row.replicas, row.codec) if self._compresses else None
@@ -242,9 +256,16 @@ class Simulation:
         return self.row.local_steps == 1 and self.row.codec != "none"
 
     def _optimizer(self) -> Optimizer:
-        """All replicas in one: their updates are few launches, and do not depend on each other."""
+        """Build one for all replicas: their updates do not depend on each other. Matrices of the
+        layers are stacks, as experts are, so that there are few launches."""
         params = {f"r{k}.{n}": p for k, own in enumerate(self.views) for n, p in own.items()}
-        return build_optimizer(params, {}, self.config)
+        params = {name: p for name, p in params.items() if not _is_stacked(name, p)}
+        stacked = {
+            _stack_name(name): nn.Parameter(weight.detach())
+            for name, weight in self.weights.items()
+            if _is_stacked(name, weight[0])
+        }
+        return build_optimizer(params | stacked, {}, self.config)
 
     def _order(self, seed: int) -> Tensor:
         """Return where each sample of the run begins: the whole text, shuffled, again and again."""
@@ -306,7 +327,12 @@ class Simulation:
         if self.gradients:
             self.gradients.reduce(grads)
         self._clip(grads)
-        named = {f"r{k}.{n}": g[k] for n, g in grads.items() for k in range(self.stack)}
+        named: Weights = {}
+        for name, grad in grads.items():
+            if _is_stacked(name, grad[0]):
+                named[_stack_name(name)] = grad
+            else:
+                named |= {f"r{k}.{name}": grad[k] for k in range(self.stack)}
         self.optimizer.step(named, self.schedule.at(step - 1), 1.0)
         for exchange in self.exchanges:
             exchange.count(self.setting.worker_tokens)
@@ -341,50 +367,95 @@ class Simulation:
         return total / count
 
 
-def read_tokens(file: Path | None) -> np.ndarray:
-    """Return the tokens of the default dataset, in its order."""
-    if file:
-        return np.load(file)
-    from penstock.data.build import stdlib
-    from penstock.data.build.open import open_dataset
-
-    dataset = open_dataset(stdlib.NAME)
-    return dataset.crops(np.zeros(1, np.int64), dataset.tokens)[0].astype(np.uint16)
+def _is_stacked(name: str, weight: Tensor) -> bool:
+    return ".layers." in f".{name}" and weight.dim() == 2
 
 
-def study(rows: Sequence[Row], options: argparse.Namespace) -> None:
-    """Train every row with every seed, until the time is up; seed by seed, so that all have one."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    began = time.perf_counter()
-    tokens = read_tokens(options.tokens)
-    training = int(len(tokens) * (1 - HELD_OUT))
-    text = Text(torch.from_numpy(tokens.astype(np.int32)).to(device), training)
-    compiles = device.type == "cuda" and not options.eager
-    setting = Setting(
-        options.model, options.steps, options.worker_tokens, options.held_out, compiles
-    )
-    torch.set_float32_matmul_precision("high")
-    compute = torch.compile(losses, dynamic=False) if compiles else losses
-    torch._dynamo.config.cache_size_limit = 64
-    done = {(one["name"], one["seed"], one["model"]) for one in read_lines([options.out])}
-    for seed in range(options.seeds):
-        for row in rows:
-            if (row.name, seed, setting.model) in done:
-                continue
-            if time.perf_counter() - began > options.budget_s:
-                print(f"time is up before {row.name}, seed {seed}", flush=True)
-                return
-            warm_up(row, setting, text, compute)
-            found = Simulation(row, setting, seed, text, compute).run()
-            line = {"name": row.name, "seed": seed, "row": asdict(row), **asdict(setting), **found}
-            line["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-            with options.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(
-                f"{setting.model} {row.name}, seed {seed}: loss {found['loss']:.4f}, "
-                f"× {found['times']:.1f}, {found['seconds']:.1f} s",
-                flush=True,
-            )
+def _stack_name(name: str) -> str:
+    """Name a matrix of all replicas as the trainer names those of all experts."""
+    return name.replace(".weight", ".experts.weight")
+
+
+class Study:
+    """The rows of one model on one text, each with every seed."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.began = time.perf_counter()
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        shape = MODELS[options.model]
+        most = max(row.replicas for row in options.chosen)
+        read = options.steps * most * options.worker_tokens + shape.context
+        tokens = read_text(options.tokens, round(read / (1 - HELD_OUT)))
+        training = int(len(tokens) * (1 - HELD_OUT))
+        self.text = Text(torch.from_numpy(tokens.astype(np.int32)).to(device), training)
+        self.setting = Setting(
+            options.model,
+            options.steps,
+            options.worker_tokens,
+            options.held_out,
+            device.type == "cuda" and not options.eager,
+            digest(tokens),
+        )
+        torch.set_float32_matmul_precision("high")
+        self.compute = torch.compile(losses, dynamic=False) if self.setting.compile else losses
+        torch._dynamo.config.cache_size_limit = 64
+        self.device = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+        print(
+            f"{len(tokens):,} tokens, {self.setting.text}, of which {most} replicas read "
+            f"{read / training:.2f} times the training part; {self._left():.0f} s left",
+            flush=True,
+        )
+
+    def run(self) -> None:
+        """Choose the rates, then train seed by seed, so that all rows have one."""
+        peaks = {name: self._peak(name) for name in self._optimizers()}
+        rows = [replace(row, peak=peaks[row.optimizer]) for row in self.options.chosen]
+        for seed in range(self.options.seeds):
+            for row in rows:
+                self._loss(row, self.setting, seed)
+
+    def _optimizers(self) -> list[str]:
+        return list(dict.fromkeys(row.optimizer for row in self.options.chosen))
+
+    def _peak(self, optimizer: str) -> float:
+        """Return the factor of the trainer's own peak rate that data parallel does best with."""
+        most = max(r.replicas for r in self.options.chosen if r.optimizer == optimizer)
+        few = replace(self.setting, steps=max(1, round(self.setting.steps * SWEEP_SHARE)))
+        losses_by = {
+            peak: self._loss(Row(optimizer, most, peak=peak), few, SWEEP_SEED) for peak in RATES
+        }
+        best = min(losses_by, key=lambda peak: losses_by[peak])
+        told = ", ".join(f"× {peak:g} {loss:.4f}" for peak, loss in losses_by.items())
+        print(f"{optimizer}: rate × {best:g} ({told})", flush=True)
+        return best
+
+    def _loss(self, row: Row, setting: Setting, seed: int) -> float:
+        """Return the loss of a run, from the file where it is there."""
+        key = {"row": asdict(row), "seed": seed} | asdict(setting)
+        for line in read_lines([self.options.out]):
+            if all(line.get(name) == value for name, value in key.items()):
+                return float(line["loss"])
+        if self._left() < 0:
+            raise TimeIsUp(f"time is up before {row.name}, seed {seed}")
+        warm_up(row, setting, self.text, self.compute)
+        found = Simulation(row, setting, seed, self.text, self.compute).run()
+        line = {"name": row.name, **key, **found, "device": self.device}
+        with self.options.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(
+            f"{setting.model} {row.name}, rate × {row.peak:g}, seed {seed}: loss "
+            f"{found['loss']:.4f}, × {found['times']:.1f}, {found['seconds']:.1f} s",
+            flush=True,
+        )
+        return float(found["loss"])
+
+    def _left(self) -> float:
+        return float(self.options.budget_s - (time.perf_counter() - self.began))
+
+
+class TimeIsUp(Exception):
+    """The end of a study's time; the same command goes on from there."""
 
 
 def warm_up(row: Row, setting: Setting, text: Text, compute: Callable) -> None:
@@ -401,52 +472,69 @@ def read_lines(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 def print_table(files: Sequence[Path]) -> None:
     """Compare every row with data parallel by the same optimizer, and by AdamW, seed by seed."""
-    lines = read_lines(files)
-    loss = {(one["model"], one["name"], one["seed"]): one["loss"] for one in lines}
-    print("| model | row | × | against data parallel | against AdamW | loss | seeds |")
-    print("|---|---|---|---|---|---|---|")
-    for model, name in dict.fromkeys((one["model"], one["name"]) for one in lines):
-        own = [one for one in lines if (one["model"], one["name"]) == (model, name)]
+    lines = [one for one in read_lines(files) if one["seed"] != SWEEP_SEED]
+    studies = dict.fromkeys(_study(one) for one in lines)
+    print("| model | row | × | against data parallel | against AdamW | loss | seeds | s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for study in studies:
+        _print_study(study[0], [one for one in lines if _study(one) == study])
+
+
+def _study(line: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what lines must have in common to be compared."""
+    return tuple(line.get(name) for name in ("model", "steps", "worker_tokens", "text"))
+
+
+def _print_study(model: str, lines: Sequence[dict[str, Any]]) -> None:
+    loss = {(one["name"], one["seed"]): one["loss"] for one in lines}
+    for name in dict.fromkeys(one["name"] for one in lines):
+        own = [one for one in lines if one["name"] == name]
         row = Row(**own[0]["row"])
         against = []
         for other in (row.baseline, Row("adamw", row.replicas)):
-            seeds = [one["seed"] for one in own if (model, other.name, one["seed"]) in loss]
-            parts = [loss[model, name, s] / loss[model, other.name, s] - 1 for s in seeds]
+            seeds = [one["seed"] for one in own if (other.name, one["seed"]) in loss]
+            parts = [loss[name, s] / loss[other.name, s] - 1 for s in seeds]
             spread = statistics.stdev(parts) if len(parts) > 1 else 0.0
             mean = f"{100 * statistics.mean(parts):+.2f} ± {100 * spread:.2f} %" if parts else "–"
             against.append(mean)
-        mean = statistics.mean(one["loss"] for one in own)
+        mean_loss = statistics.mean(one["loss"] for one in own)
+        seconds = statistics.mean(one["seconds"] for one in own)
         print(
             f"| {model} | {name} | {own[0]['times']:.4g} | {against[0]} | {against[1]} "
-            f"| {mean:.4f} | {len(own)} |"
+            f"| {mean_loss:.4f} | {len(own)} | {seconds:.0f} |"
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", choices=sorted(MODELS), default="3m")
+    parser.add_argument("--model", choices=sorted(MODELS), default="25m")
+    parser.add_argument("--promised", action="store_true", help="only what the docs promise")
     parser.add_argument("--rows", nargs="*", help="only rows whose name has one of these")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--worker-tokens", type=int, default=8192)
     parser.add_argument("--held-out", type=int, default=640, help="samples")
-    parser.add_argument("--budget-s", type=float, default=540.0)
+    parser.add_argument("--budget-s", type=float, default=450.0)
     parser.add_argument("--eager", action="store_true", help="compile nothing")
-    parser.add_argument("--tokens", type=Path, help="tokens that --write-tokens has written")
-    parser.add_argument("--write-tokens", type=Path)
+    parser.add_argument("--tokens", type=Path, metavar="FILE.npy", help="read; built if not there")
     parser.add_argument("--out", type=Path, default=Path("sync_loss.jsonl"))
     parser.add_argument("--table", type=Path, nargs="+", help="print what these files hold")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
-    rows = [r for r in ROWS if not options.rows or any(part in r.name for part in options.rows)]
+    rows = PROMISED if options.promised else ROWS
+    options.chosen = [
+        r for r in rows if not options.rows or any(part in r.name for part in options.rows)
+    ]
     if options.table:
         print_table(options.table)
     elif options.list:
-        print("\n".join(row.name for row in rows))
-    elif options.write_tokens:
-        np.save(options.write_tokens, read_tokens(None))
+        print("\n".join(row.name for row in options.chosen))
     else:
-        study(rows, options)
+        try:
+            Study(options).run()
+        except TimeIsUp as end:
+            print(end, flush=True)
+        print_table([options.out])
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def run(count: int, job: Callable[..., Any], *args: Any, timeout_s: float = 120.0) -> list[Any]:
+def run(count: int, job: Callable[..., Any], *args: Any, timeout_s: float = 240.0) -> list[Any]:
     """The results of `job(*args)` on each of `count` ranks; the first error fails the test."""
     import torch.distributed as dist
 

@@ -1,5 +1,6 @@
 """Every shipped row: it reads, it has a source, possible numbers, references that resolve."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -7,11 +8,23 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.catalog import accelerators, failures, models, networks, nodes, power, prices, sites
+from penstock.catalog import (
+    accelerators,
+    cooling,
+    facilities,
+    failures,
+    models,
+    networks,
+    nodes,
+    power,
+    prices,
+    sites,
+)
 from penstock.catalog.table import fold
+from penstock.errors import PenstockError
 
-KINDS = (accelerators, failures, models, networks, nodes, prices, sites)
-TABLES = [power.DRAWS, *(module.TABLE for module in KINDS)]
+KINDS = (accelerators, cooling, facilities, failures, models, networks, nodes, prices, sites)
+TABLES = [power.DRAWS, power.CAPS, *(module.TABLE for module in KINDS)]
 RECORDS = [pytest.param(r, id=f"{t.kind}:{r.name}") for t in TABLES for r in t]
 
 
@@ -262,3 +275,42 @@ def test_the_room_is_light_to_import():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("row", cooling.all(), ids=lambda row: row.name)
+def test_halls_take_more_from_low_to_high(row):
+    assert 0 < row.rack_w_low < row.rack_w < row.rack_w_high
+    assert 1 <= row.pue_low < row.pue < row.pue_high
+    assert all(cooling.read(words) == row for words in row.known_as())
+
+
+def test_halls_are_read_from_anybodys_words():
+    read = {
+        words: cooling.read(words) for words in ("Air-cooled", "air,RDHx", "DLC", "a bath", "x")
+    }
+    found = {words: row.name if row else None for words, row in read.items()}
+    assert found == {
+        "Air-cooled": "air",
+        "air,RDHx": "rear-door",
+        "DLC": "direct liquid",
+        "a bath": "immersion",
+        "x": None,
+    }
+    with pytest.raises(PenstockError, match="legacy air, air, rear-door"):
+        cooling.stated("in the cellar")
+
+
+@pytest.mark.parametrize("row", facilities.all(), ids=lambda row: row.name)
+def test_a_facility_has_a_number_and_its_range_is_in_order(row):
+    known = [value for value in (row.low, row.typical, row.high) if value is not None]
+    assert known == sorted(known) != []
+    assert row.unit
+
+
+@pytest.mark.parametrize("load", ["training", "matmul", "memory"])
+def test_a_higher_limit_is_never_slower(load):
+    rows = sorted((r for r in power.CAPS if r.load == load), key=lambda r: r.limit_w)
+    assert len(rows) >= 10
+    assert rows[-1].speed == 1.0
+    for low, high in itertools.pairwise(rows):
+        assert low.speed <= high.speed + 0.01

@@ -178,10 +178,13 @@ def test_a_machine_outside_of_the_measured_ones_has_a_wider_band() -> None:
 
 def test_a_site_that_cannot_feed_the_machines_is_said() -> None:
     fed, starved = (
-        make(made.run(), made.machine(64, power_limit_w=watts)).warnings for watts in (1e6, 2e4)
+        make(made.run(), made.machine(64, power_limit_w=watts)).limits for watts in (1e6, 2e4)
     )
-    assert not any("power_limit" in note for note in fed)
-    assert any("the site has 20 kW" in note for note in starved)
+    assert fed.refused == ()
+    assert fed.binds.word != "power"
+    assert "the feed gives 20.0 kW" in starved.refused[0]
+    assert starved.binds.word == "power"
+    assert starved.binds.number > 2
 
 
 def test_racks_fail_by_their_accelerators() -> None:

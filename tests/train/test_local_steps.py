@@ -17,10 +17,17 @@ import real_ranks
 from made_sets import made_set
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.layout import Layout
+from penstock.plan.search.choose import job_of
+from penstock.plan.step.step import predict
+from penstock.plan.sync import account
+from penstock.run.load import load
 from penstock.train.codecs.codec import build_codec
 from penstock.train.replicas.outer import HEADER
 
 VOCAB, SEQUENCE, BATCH, STEPS = 60, 16, 9, 11  # nine samples: two replicas get four and five
+IN_DATASET = 300  # words that the dataset is made for
 LENGTH = 4  # of a round: outer steps after 4, 8 and 11
 RATE, WARMUP, CLIP = 1e-2, 2, 0.5
 Ranks = Callable[..., list[Any]]
@@ -354,6 +361,18 @@ def test_bytes_are_those_of_the_codec(undisturbed: dict[str, list[Life]]) -> Non
     codec = build_codec("int2")
     (own, _), rounds = undisturbed["muon"], 3
     assert own["sent"] == rounds * (HEADER.size + codec.encoded_bytes(own["length"]))
+
+
+@pytest.mark.parametrize("name", ["plain", "muon", "bf16", "streamed"])
+def test_a_plan_says_to_the_byte_what_a_run_sends(
+    name: str, path: str, undisturbed: dict[str, list[Life]]
+) -> None:
+    run = load(path, VARIANTS[name]["overrides"])
+    job = job_of(run, of_catalog("H100", 2), run.model.shape(IN_DATASET), Layout(replicate=2))
+    found = account(run, job, predict(job), STEPS)
+    assert found is not None
+    assert [life["sent"] for life in undisturbed[name]] == [found.run_published_bytes] * 2
+    assert found.rounds == 3
 
 
 def test_replicas_may_be_sharded_and_a_checkpoint_fits_both(

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partialmethod
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from penstock.run.load import load
 from penstock.run.save import save
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
+from penstock.watch.outlets.process import OutletProcess
 from penstock.watch.outlets.tracker import TrackerOutlet
 from penstock.watch.outlets.wandb_log import WandbLog
 from penstock.watch.terminal.display import TerminalDisplay
@@ -98,6 +100,8 @@ def planted(home: Path, tiny: str, tmp_path_factory: pytest.TempPathFactory) -> 
         for name, value in VARIABLES.items():
             patch.setenv(name, value)
         patch.setenv("TRACKIO_DIR", str(root / "trackio"))
+        # The command waits for ten seconds; on a busy machine trackers are still at work then.
+        patch.setattr(OutletProcess, "ended", partialmethod(OutletProcess.ended, 200.0))
         url, _ = stack.enter_context(serve(home / "datasets"))
         hooked = stack.enter_context(hook())
         file = root / "run.toml"

@@ -48,6 +48,21 @@ class AcceleratorDraw(Fact):
     as_of: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class CappedDraw(Fact):
+    """One load on one accelerator under one power limit (`nvidia-smi -pl`)."""
+
+    accelerator: str  # a name in the accelerators
+    load: str  # memory, matmul or training
+    limit_w: float
+    tdp_w: float
+    watts: float  # mean, by its energy counter
+    clock_mhz: float
+    speed: float  # of the speed under the highest limit
+    as_of: str
+
+
 TABLE = Table.of_csv("power", MeteredRun)
 all, find, names = TABLE.all, TABLE.find, TABLE.names
 DRAWS = Table.of_csv("draws", AcceleratorDraw)
+CAPS = Table.of_csv("caps", CappedDraw)

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from penstock.cli import backtest_power
+from penstock.cli import backtest_power, backtest_utilization
 from penstock.cli.backtest_tables import grid, percent, say, show_skipped
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
-from penstock.plan.backtest import power, power_columns, power_rows, scores
+from penstock.plan.backtest import power, power_columns, power_rows, scores, utilization
 from penstock.plan.backtest.columns import listing
 from penstock.plan.backtest.report import SMALL_GIB, BacktestReport, ScoredRow
 from penstock.plan.backtest.row_file import lines
@@ -39,6 +39,9 @@ def backtest(
 ) -> None:
     if power_rows.is_power(lines(file)):
         _power(file, leave_one_out, worst, json)
+        return
+    if utilization.is_utilization(lines(file)):
+        _utilization(file, leave_one_out, worst, json)
         return
     report = run(file, leave_one_out)
     if json:
@@ -79,15 +82,31 @@ def _power(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
         backtest_power.show(report, worst)
 
 
+def _utilization(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
+    if leave_one_out:
+        raise PenstockError(
+            f"{file} is a table of utilisation: nothing is fitted to it; drop --leave-one-out"
+        )
+    report = utilization.run(file, lines(file))
+    if json:
+        print_json(report.to_json())
+    else:
+        backtest_utilization.show(report, worst)
+
+
 def _help() -> str:
     text = [
         "The planner against measured runs: your own, or published ones.",
         "",
         "FILE.csv has a header and one row per run. A column mean_node_w makes it a power",
-        "table, peak_mem_gib a memory table; otherwise step times are compared. Further",
-        "columns are ignored.",
+        "table, peak_mem_gib a memory table, utilization one of replicas over slow links;",
+        "otherwise step times are compared. Further columns are ignored.",
     ]
-    for heading, columns in (*listing(), ("Power tables have (* needed):", power_columns.COLUMNS)):
+    more = (
+        ("Power tables have (* needed):", power_columns.COLUMNS),
+        ("Tables of utilisation have (* needed):", utilization.COLUMNS),
+    )
+    for heading, columns in (*listing(), *more):
         text += ["", "\b", heading]
         text += [f"{'*' if c.needed else ' '} {c.name:<23} {c.about}" for c in columns]
     return "\n".join(text)

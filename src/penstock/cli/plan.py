@@ -119,7 +119,9 @@ def _print(made: "Plan", explain: str | None, detail: bool, json: bool) -> None:
 
 
 def _refuse_unfit(made: "Plan") -> None:
-    """Raise RunFailed for a plan that needs too much memory or money."""
+    """Raise RunFailed for a plan that needs too much of the site, of memory or of money."""
+    if made.limits.refused:
+        raise RunFailed("\n".join(made.limits.refused))
     if not made.memory.fits:
         short = made.memory.short_bytes / 2**30
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB")

@@ -19,6 +19,7 @@ from penstock.run.folder import RunFolder, find_run, list_runs
 from penstock.run.load import load
 from penstock.secret import redact
 from penstock.style import format_loss
+from penstock.watch.facts.rounds import round_facts
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.html import page
@@ -105,6 +106,8 @@ def status(run: RunName, root: Root = "runs", json: Json = False) -> None:
         view = RunView(folder)
         detail = progress_line(RunFacts(view)) if len(view.curve) else "no step yet"
         said = f"{folder.name}: {view.status}  {detail}"
+        if told := round_facts(view):
+            said += f"  {told.words()}"
         if view.job and view.job.words:
             said += f"  ({view.job.words})"
     out.print(said, markup=False)

@@ -16,6 +16,7 @@ from penstock.launch.prepare import launch_plan
 from penstock.launch.prepare.nodes import devices_of_nodes, find_devices
 from penstock.launch.prepare.prepare import LaunchData, find_data, settle_choices
 from penstock.meter.clock import now
+from penstock.plan import agreement
 from penstock.plan.dataset import manifests
 from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
@@ -49,6 +50,7 @@ def verify(run: Run, dry: bool = False) -> Findings:
     try:
         run = with_cluster_file(run)
         refuse_unsupported(run)
+        launch_plan.refuse_over_site(run)
         run = with_model_config(run)
         if submits(run):
             refuse_submission(run, dry)
@@ -59,6 +61,7 @@ def verify(run: Run, dry: bool = False) -> Findings:
         known = find_data(run, before, machine)
         if known.missing:
             return _describe_assumed(run, known)
+        run, agreed = agreement.settled_here(run, known.data[0].vocab)
         prepared = settle_choices(run, known.data, machine)
         run = prepared.run
         layout, plan = prepared.plan_launch(before)
@@ -66,7 +69,8 @@ def verify(run: Run, dry: bool = False) -> Findings:
         launch_plan.budget_limit(run, folder, layout.ranks, now())
     except PenstockError as error:
         return Findings(run, error)
-    return _with_memory(Findings(run, warnings=prepared.warnings), plan)
+    told = (agreed.words(),) if agreed else ()
+    return _with_memory(Findings(run, warnings=(*told, *prepared.warnings)), plan)
 
 
 def _as_resumed(run: Run, folder: RunFolder) -> Run:

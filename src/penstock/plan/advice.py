@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.ledger.causes import Cause
-from penstock.plan.hardware.machine import INSIDE
+from penstock.plan.hardware.machine import INSIDE, WAN
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import PeakMemory, StepTime
@@ -44,6 +44,8 @@ WORDS = {
     "context": ("", "context-parallel exchange of keys and values"),
     "gather": ("", "exposed all-gather of sharded weights"),
     "reduce": ("", "exposed all-reduce of gradients"),
+    "exchange": ("", "exposed exchange of weight differences"),
+    "outer": ("memory bandwidth", "encoding differences, and the outer optimizer"),
     "all-to-all": ("", "tokens on their way to experts and back"),
     "pipeline": ("", "hand-over between pipeline stages"),
     "bubble": ("pipeline", "stages with nothing to do"),
@@ -190,10 +192,13 @@ def network_of(job: Job, part: str) -> str:
         "all-to-all": (lay.expert, lay.expert_tensor),
         "gather": (lay.shard * lay.context, lay.tensor),
         "reduce": (lay.replicate, inner * lay.shard),
+        "exchange": (lay.replicate, inner * lay.shard),
         "pipeline": (2, inner * lay.shard * lay.replicate),
     }[part]
-    inside = job.machine.tier(ways, stride).name in INSIDE
-    return "network inside the node" if inside else "network between nodes"
+    tier = job.machine.tier(ways, stride).name
+    if tier == WAN:
+        return "network between sites"
+    return "network inside the node" if tier in INSIDE else "network between nodes"
 
 
 def _percent(share: float) -> str:

@@ -6,16 +6,18 @@ from math import exp, hypot, log
 
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
-from penstock.plan import advice, derivation
+from penstock.plan import advice, derivation, sync
 from penstock.plan.advice import StepModels
+from penstock.plan.agreement import Agreement
 from penstock.plan.cost import cost
 from penstock.plan.job.job import RATE_OF, Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life import life
 from penstock.plan.life.life import RunLife
 from penstock.plan.plan import Plan
-from penstock.plan.power import power
+from penstock.plan.power import power, site
 from penstock.plan.search.sensitivity import LayoutOption, sensitivities
+from penstock.plan.verdict import verdict
 from penstock.run.schema.run import Run
 
 # The causes whose time is as uncertain as a step's; starting, saving and failing are not.
@@ -50,6 +52,7 @@ def assemble(
     options: tuple[LayoutOption, ...] = (),
     rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
+    agreed: Agreement | None = None,
 ) -> Plan:
     """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
     search.
@@ -66,6 +69,7 @@ def assemble(
         (*options, *rejected),
     )
     mfu, mfu_of = _mfu(job, step)
+    exchanged = sync.account(run, job, step, steps)
     over = _budget(run, lived, bill.usd)
     return Plan(
         name=run.name,
@@ -87,11 +91,18 @@ def assemble(
             *warnings,
             *bill.warnings,
             *_assumed(run, lived),
-            *_over_power(job, draw),
+            *site.power_notes(job.machine),
         ),
         options=options,
         rejected=rejected,
-        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of)),
+        sync=exchanged,
+        agreement=agreed,
+        limits=verdict(
+            step, memory, lived, bill.usd, run.budget.usd, site.site_limits(job.machine)
+        ),
+        site=site.use_of(job.machine),
+        notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of))
+        | sync.derivation(exchanged),
     )
 
 
@@ -154,20 +165,6 @@ def _long(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:,.0f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def _over_power(job: Job, draw: power.PowerDraw | None) -> list[str]:
-    """Warn of a site that cannot feed the machines."""
-    limit, pue = job.machine.power_limit_w, job.machine.pue or 1.0
-    if draw is None or limit is None:
-        return []
-    needed = draw.by_cause[Cause.COMPUTE] * job.layout.ranks * pue
-    if needed <= limit:
-        return []
-    return [
-        f"site.power_limit_w: the machines draw {needed / 1e3:,.0f} kW at work, the site has "
-        f"{limit / 1e3:,.0f} kW"
-    ]
 
 
 def _assumed(run: Run, lived: RunLife) -> list[str]:

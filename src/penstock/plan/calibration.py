@@ -138,14 +138,20 @@ def band(job: Job, records: Sequence[CalibrationRecord], usual: Band) -> Band:
 
 
 def applied(step: StepTime, by: float) -> StepTime:
-    """Scale every part of the step: one factor cannot say which part was off."""
+    """Scale every part of the step: one factor cannot say which part was off.
+
+    Except the exchange between replicas that take local steps: that is the link's.
+    """
     if by == 1.0:
         return step
+    exchange_s = step.parts.get("exchange", 0.0)
+    parts = {name: seconds * by for name, seconds in step.parts.items()}
+    causes = {name: seconds * by for name, seconds in step.causes.items()}
+    if exchange_s:
+        parts["exchange"] = exchange_s
+        causes["communicate"] += exchange_s * (1 - by)
     return replace(
-        step,
-        parts={name: seconds * by for name, seconds in step.parts.items()},
-        causes={name: seconds * by for name, seconds in step.causes.items()},
-        step_s=step.step_s * by,
+        step, parts=parts, causes=causes, step_s=step.step_s * by + exchange_s * (1 - by)
     )
 
 

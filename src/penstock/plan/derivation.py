@@ -66,7 +66,22 @@ def notes(
             "80 % of residuals fell between; energy also has the power model's 12 %; days and "
             "effective also have the failure rates of published fleets, where none is stated",
         ),
+        "agreement": (
+            "every measured way to agree, predicted on this machine; taken is the one that costs "
+            "the least loss of those that leave enough of the time for computing",
+        ),
         "over_budget": (f"[budget] usd = {run.budget.usd}, hours = {run.budget.hours}",),
+        "limits": (
+            "limits of the site that are exceeded bind first, then memory, then the budget; else "
+            "where a fifth of the accelerators' time or more is lost, else the largest work",
+        ),
+        "site": (
+            "busy: all accelerators at work at once, as synchronised ranks are; rated: the "
+            "nameplates; a rack holds what its feed and the hall's cooling allow",
+            "swing_w: the step of the load when all wait together, once a training step; drop_w: "
+            "when the run stops",
+            *watts,
+        ),
         "options": ("the fastest layouts that fit",),
         "rejected": ("layouts that do not fit or are not legal, with the reason",),
         "warnings": ("what the plan could not know or had to assume",),

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.plan import calibration
+from penstock.plan import agreement, calibration
 from penstock.plan.advice import StepModels
 from penstock.plan.assemble import Bands, assemble
 from penstock.plan.dataset import DatasetSizes, needed
 from penstock.plan.hardware import precision
-from penstock.plan.hardware.machine import Machine
+from penstock.plan.hardware.machine import INSIDE, Machine
 from penstock.plan.job import legal
 from penstock.plan.job.constants import band, measured_range
 from penstock.plan.job.job import RATE_OF, Job
@@ -20,6 +20,7 @@ from penstock.plan.search.choose import choose_layout, lighter_ways
 from penstock.plan.search.search import search, trainable_space
 from penstock.plan.step import notes as step_notes
 from penstock.plan.step import step
+from penstock.plan.sync import NO_SITES
 from penstock.run.schema.run import Run
 from penstock.run.unsupported import unsupported_lines
 
@@ -41,7 +42,8 @@ def make(
         known = needed(run)
         run, data, warnings = known.run, known.sizes, (*warnings, *known.notes)
     run, notes = precision.settled(run, machine)
-    warnings = (*warnings, *notes)
+    run, agreed = agreement.settled(run, machine, data.vocab if data else None)
+    warnings = (*warnings, *notes, *([agreed.words()] if agreed else []))
     picked = choose_layout(run, machine, data.vocab if data else None, layout)
     job, folded = picked.job, calibration.load()
     starts, evaluations = calibration.life_factors(job, folded)
@@ -71,11 +73,14 @@ def make(
             *not_counted(run, job),
             *not_trained_yet(run, job),
             *legal.layout_warnings(run, job.layout),
+            *_of_one_site(run, job),
+            *_cut_replicas(job),
             *_better(run, job),
         ),
         picked.options,
         picked.rejected,
         data.held_out_tokens if data else None,
+        agreed,
     )
 
 
@@ -96,9 +101,7 @@ def _wider(usual: Band, job: Job, outside: Sequence[str]) -> Band:
 
 def not_counted(run: Run, job: Job) -> list[str]:
     """Return notes on fields of the file that the plan does not count."""
-    sync, found = run.train.sync, []
-    if sync.local_steps > 1:
-        found.append(f"train.sync.local_steps = {sync.local_steps}")
+    found = []
     if run.train.optimizer != "adamw":
         found.append(f'train.optimizer = "{run.train.optimizer}" (its time, as adamw\'s)')
     notes = [f"not counted yet: {', '.join(found)}"] if found else []
@@ -133,6 +136,32 @@ def _better(run: Run, job: Job) -> list[str]:
     if found.best:
         return [f"without [layout], {found.best[0].layout} fits"]
     return [told] if (told := lighter_ways(run, job)) else []
+
+
+def _cut_replicas(job: Job) -> list[str]:
+    """Return a note on replicas that take local steps and are larger than what fast links join."""
+    tiers = job.machine.tiers
+    if not job.apart or job.sync.sites or len(tiers) < 2 or tiers[-1].name in INSIDE:
+        return []
+    near, far = tiers[-2], tiers[-1]
+    if job.agreeing_ranks <= near.size and near.size % job.agreeing_ranks == 0:
+        return []
+    return [
+        f"layout.replicate = {job.layout.replicate}: a replica of {job.agreeing_ranks} ranks uses "
+        f"{far.name} in every step, and {near.name} joins {near.size}; write "
+        f"{job.layout.ranks // near.size}, or a multiple of it"
+    ]
+
+
+def _of_one_site(run: Run, job: Job) -> list[str]:
+    """Return notes on a run of several sites, of which one is planned."""
+    if not run.sites:
+        return []
+    notes = [
+        f"sites: planned is one of {run.sites.count}, with its own machines and "
+        f"1/{run.sites.count} of each batch; tokens, price and energy are its own"
+    ]
+    return notes if job.machine.site_links else [*notes, f"sites: the link is {NO_SITES}"]
 
 
 def outside_measured_runs(job: Job) -> list[str]:

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError, nearest
+from penstock.plan.agreement import Agreement
 from penstock.plan.cost.cost import Bill
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life.life import RunLife
+from penstock.plan.power.limits import LimitVerdict
+from penstock.plan.power.site import SiteUse
 from penstock.plan.search.sensitivity import LayoutOption
+from penstock.plan.sync import SyncAccount
 
 # What the screen calls a number, and its name in the JSON.
 SCREEN = {
@@ -42,7 +46,11 @@ class Plan:
     warnings: tuple[str, ...]
     options: tuple[LayoutOption, ...]  # the best layouts that fit, this one among them
     rejected: tuple[LayoutOption, ...]
+    sync: SyncAccount | None  # what replicas exchange; None: there is one
+    agreement: Agreement | None  # what local_steps = "auto" is; None: the file says it
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
+    limits: LimitVerdict  # of the site, of memory, of the budget, and where time is lost
+    site: SiteUse | None  # what the machines take of their site; None without a TDP
 
     @property
     def tokens_per_s(self) -> float:
@@ -117,11 +125,15 @@ class Plan:
             "energy_it_kwh": bill.energy_it_kwh,
             "energy_kwh": bill.energy_kwh,
             "co2e_kg": bill.co2e_kg,
+            "sync": self.sync.to_json() if self.sync else None,
+            "agreement": self.agreement.to_json() if self.agreement else None,
             "bottleneck": self.bottleneck,
             "sensitivity": dict(self.sensitivity),
             "next": self.next,
             "bands": {name: {"low": low, "high": high} for name, (low, high) in spans.items()},
             "over_budget": list(self.over_budget),
+            "limits": self.limits.to_json(),
+            "site": self.site.to_json() if self.site else None,
             "options": [option.to_json() for option in self.options],
             "rejected": [option.to_json() for option in self.rejected],
             "warnings": list(self.warnings),

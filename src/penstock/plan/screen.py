@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.ledger.causes import Cause
 from penstock.plan.plan import Plan
+from penstock.plan.power.limits import amount
 from penstock.plan.search.sensitivity import RESOURCES, LayoutOption
 from penstock.style import (
     ENERGIES,
@@ -31,6 +32,8 @@ def lines(plan: Plan) -> list[str]:
         "bottleneck": plan.bottleneck,
         "next": plan.next,
     }
+    if plan.sync and plan.sync.outer:
+        rows = {**rows, "replicas": plan.sync.line()}
     ten = [f"{name:<12}{text}" for name, text in rows.items()]
     return [*ten, *(f"{'note':<12}{text}" for text in plan.warnings)]
 
@@ -39,6 +42,7 @@ def detail(plan: Plan) -> list[str]:
     """Return memory, step and ledger by part, sensitivities and layouts."""
     step, ledger = plan.step, plan.bill.ledger
     return [
+        *_section("between replicas", _replicas(plan)),
         *_table(f"memory of the fullest accelerator{_stage(plan)}", _sizes(plan)),
         *_table(
             f"one step, {format_predicted(step.step_s, TIMES)}",
@@ -55,6 +59,7 @@ def detail(plan: Plan) -> list[str]:
                 if (share := ledger.share(cause) or 0.0) > 0
             ),
         ),
+        *_section("site", _site(plan)),
         *_section(
             "10 % more of it gives",
             (f"{RESOURCES[n]:<28}{g:4.1f} % more tokens/s" for n, g in _sorted(_gains(plan))),
@@ -62,6 +67,32 @@ def detail(plan: Plan) -> list[str]:
         *_section("layouts that fit, fastest first", map(_option, plan.options)),
         *_section("layouts rejected", map(_option, plan.rejected)),
     ]
+
+
+def _replicas(plan: Plan) -> Iterator[str]:
+    """Yield what replicas exchange: bytes by tier, seconds of a round, the link, the loss."""
+    sync = plan.sync
+    if sync is None:
+        return
+    yield sync.line()
+    for tier, sent in sync.by_tier.items():
+        yield f"{tier:<16}{format_count(sent)}B a step and replica"
+    link = sync.link
+    yield (
+        f"{'link':<16}{format_count(link.bytes_per_s)}B/s, "
+        f"{format_predicted(link.hop_s, TIMES)} a hop: {link.source}"
+    )
+    if (round_ := sync.outer) is not None:
+        for name, seconds in (
+            ("encode", round_.encode_s),
+            ("transfer", round_.transfer_s),
+            ("of it hidden", round_.hidden_s),
+            ("agree", round_.agree_s),
+            ("decode", round_.decode_s),
+            ("apply", round_.apply_s),
+        ):
+            yield f"{name:<16}{format_predicted(seconds, TIMES)} a round"
+    yield f"{'loss':<16}{sync.loss.words()}: {sync.loss.why}"
 
 
 def _fits(plan: Plan) -> str:
@@ -137,6 +168,29 @@ def _effective(plan: Plan) -> str:
         else "saved at the end"
     )
     return f"{100 * life.effective:.0f} % of the time is training; {failures}, {often}"
+
+
+def _site(plan: Plan) -> Iterator[str]:
+    """Say what the machines take of their site, the swings of the load, and each limit."""
+    use = plan.site
+    if use is None:
+        return
+    sites = f" at each of {use.sites} sites" if use.sites > 1 else ""
+    rated = f", by nameplates {amount(use.rated_w, 'W')}" if use.rated_w else ""
+    yield f"{amount(use.busy_w, 'W')} at work{sites}{rated}"
+    yield (
+        f"{use.racks:,} {'rack' if use.racks == 1 else 'racks'} of {use.per_rack} accelerators, "
+        f"{amount(use.rack_w, 'W')} of heat in each"
+    )
+    yield (
+        f"the load swings by up to {amount(use.swing_w, 'W')} every "
+        f"{format_predicted(plan.step.step_s, TIMES)}, when ranks wait together, and falls by "
+        f"{amount(use.drop_w, 'W')} when the run stops"
+    )
+    for limit in plan.limits.site:
+        used = f"{100 * limit.use:.0f} % used" if limit.fits else "exceeded"
+        yield f"{limit.name}: {limit.needs}, {limit.has}: {used}"
+    yield f"binds: {plan.limits.binds}: {plan.limits.binds.words}"
 
 
 def _stage(plan: Plan) -> str:

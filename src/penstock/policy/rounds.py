@@ -48,6 +48,26 @@ class Rounds:
             if left > 0 and (due == step or (step == self.steps and due > step)):
                 yield part
 
+    @property
+    def count(self) -> int:
+        """Return the number of rounds of the run; the last one may be shorter."""
+        return -(-self.steps // self.length)
+
+    def times_leaving(self, part: int) -> int:
+        """Return how often a part is sent in the whole run."""
+        late = self.steps - self._offset(part)
+        if late < 0:
+            return 1  # after the last step only
+        return late // self.length + 1 + (late % self.length > 0)
+
     def _offset(self, part: int) -> int:
         """Return the place in a round after which a part leaves."""
         return (part + 1) * self.length // self.parts
+
+
+def part_of(start: int, length: int, whole: int, parts: int) -> int:
+    """Return the part of the model that a tensor travels in, by the place of its middle.
+
+    So a large tensor is alone in its part where that is possible.
+    """
+    return min(parts - 1, (2 * start + length) * parts // max(1, 2 * whole))

@@ -12,8 +12,9 @@ from typing import Any
 from penstock import secret
 from penstock.run import fields, toml
 from penstock.run.save import to_table
+from penstock.run.schema.layout import LayoutSection
 from penstock.run.schema.run import Run
-from penstock.run.schema.train import LENGTHS
+from penstock.run.schema.train import LENGTHS, SyncSection
 
 _SAFE = (
     "log",
@@ -106,7 +107,31 @@ def with_old_choices(old: Run, new: Run) -> Run:
     chosen = {name: values[name] for name in new.choices()}
     if new.train.precision == "auto":  # the machine on which the run began has chosen it
         chosen["train.precision"] = old.train.precision
-    return with_fields(new, chosen)
+    new = with_fields(new, chosen)
+    return with_old_agreement(old, new) if new.train.sync.auto else new
+
+
+def with_old_agreement(old: Run, new: Run) -> Run:
+    """Return `new` with what `train.sync.local_steps = "auto"` leaves open taken from `old`."""
+    return with_agreement(
+        new, old.train.sync, old.train.optimizer, old.layout.replicate if old.layout else None
+    )
+
+
+def with_agreement(run: Run, sync: SyncSection, optimizer: str, replicas: int | None) -> Run:
+    """Return the run with a choice of how its replicas agree; what the file says stays."""
+    own = run.train.sync
+    open_: dict[str, Value] = {"compress": sync.compress, "stream": sync.stream}
+    chosen = {n: value for n, value in open_.items() if n not in own.model_fields_set}
+    chosen["local_steps"] = sync.local_steps
+    changed: dict[str, Any] = {"sync": own.model_copy(update=chosen)}
+    if "optimizer" not in run.train.model_fields_set:
+        changed["optimizer"] = optimizer
+    updates: dict[str, Any] = {"train": run.train.model_copy(update=changed)}
+    layout = run.layout or LayoutSection()
+    if replicas is not None and layout.replicate is None and not run.sites:
+        updates["layout"] = layout.model_copy(update={"replicate": replicas})
+    return run.model_copy(update=updates)
 
 
 def describe_changes(changes: list[FieldChange]) -> str:

@@ -261,7 +261,7 @@ def build(rank: RankContext) -> Trainer:
         writes_steps=rank.leads_steps,
     )
     sync = rank.run.train.sync
-    rounds = Rounds(batches.steps, sync.local_steps, sync.stream)
+    rounds = Rounds(batches.steps, sync.inner_steps, sync.stream)
     exchange = RoundExchange(rounds, engine.outer) if engine.outer else None
     state = TrainingState(rank, engine, batches, sentinels, exchange)
     saver = CheckpointSaver(rank, state)

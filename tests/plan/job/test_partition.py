@@ -20,7 +20,8 @@ from penstock.plan.job import own, partition
 from penstock.plan.job.job import Adapter
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.partition import rank_params, split_layers, stage_contents, stage_pieces
-from penstock.plan.memory.state import adapter_params, state_bytes
+from penstock.plan.job.tensors import adapter_params
+from penstock.plan.memory.state import state_bytes
 from penstock.plan.step.step import slowest_stages
 from penstock.run.schema.adapter import AdapterSection
 from penstock.train.parallel.materialize import duplicate_weights

@@ -74,7 +74,7 @@ def build(home: Path, progress: Progress | None = None, root: Path | None = None
     tell = progress or (lambda what, done, total: None)
     sources = _read(root or library(), tell)
     tell("train tokenizer", 0, 1)
-    tokenizer = train_code_tokenizer(_head(sources.texts, TRAIN_CHARACTERS), VOCAB)
+    tokenizer = train_code_tokenizer(first_texts(sources.texts, TRAIN_CHARACTERS), VOCAB)
     tell("train tokenizer", 1, 1)
     with DatasetWriter(home, NAME, tokenizer.vocab, tokenizer.to_json()) as writer:
         for done in range(0, len(sources.texts), _BATCH):
@@ -128,7 +128,7 @@ def _read(root: Path, tell: Progress) -> _Sources:
     )
 
 
-def _head(texts: list[str], characters: int) -> list[str]:
+def first_texts(texts: list[str], characters: int) -> list[str]:
     """Return the first texts that together have at least `characters`."""
     head: list[str] = []
     total = 0

@@ -15,6 +15,7 @@ from penstock.plan.dataset import DatasetSizes
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job.layout import Layout
 from penstock.plan.make import make
+from penstock.plan.power.site import site_limits
 from penstock.plan.step import step
 from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
@@ -39,6 +40,7 @@ def predict(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
         found = machine_for(run)
     except PenstockError as error:  # a device that nobody has measured
         return {"none": str(error)}
+    refuse_over_site(run)
     plan = make(run, found.machine, found.warnings, layout, data)
     if plan.over_budget:
         raise RunFailed(
@@ -53,6 +55,17 @@ def predict(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
         **calibration.uncalibrated_life(run, plan.job, plan.step, plan.life.steps),
     }
     return {**plan.to_json(), "uncalibrated": alone}
+
+
+def refuse_over_site(run: Run) -> None:
+    """Refuse a run whose machines their site cannot feed, cool or hold."""
+    try:
+        machine = machine_for(run).machine
+    except PenstockError:  # nothing is known of the machine; what is wrong is told elsewhere
+        return
+    over = [limit.line() for limit in site_limits(machine) if not limit.fits]
+    if over:
+        raise RunFailed("\n".join(over))
 
 
 def budget_limit(run: Run, folder: RunFolder, ranks: int, began: float) -> BudgetLimit | None:

@@ -22,6 +22,7 @@ from penstock.launch.prepare.tasks import refuse_impossible_tasks
 from penstock.meter.devices import Devices
 from penstock.meter.precision import measure
 from penstock.model.open.files import check_local_open_model
+from penstock.plan import agreement
 from penstock.plan.built import BuiltDataset, find_built
 from penstock.plan.dataset import (
     DatasetSizes,
@@ -54,9 +55,12 @@ def prepare(run: Run, before: LaunchRecord, machine: Devices, listener: Listener
     open_model.fetch(run)
     datasets = _open_data(run, before, listener)
     open_model.refuse_other_data(run, datasets)
+    run, agreed = agreement.settled_here(run, datasets[0].manifest.vocab)
     prepared = settle_choices(
         run, [one.manifest for one in datasets], machine, plan_entry(datasets)
     )
+    if agreed:
+        prepared = replace(prepared, warnings=(agreed.words(), *prepared.warnings))
     for words in prepared.warnings:
         listener.warning(words)
     return replace(prepared, precision_why=why, datasets=datasets)

@@ -5,24 +5,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.catalog import accelerators, sites
+from penstock.catalog import accelerators, cooling, sites
 from penstock.catalog.sites import Site
 from penstock.errors import PenstockError
 from penstock.found import expanded_path
 from penstock.home import home
 from penstock.meter.inventory import MachineInventory, take_inventory
 from penstock.meter.precision import estimate
+from penstock.plan.hardware.cap import capped
 from penstock.plan.hardware.machine import (
     MOST_CARDS,
     Machine,
     MatmulPoint,
     NetworkTier,
+    SiteLink,
     is_card,
     node_named,
     of_catalog,
     only,
 )
-from penstock.plan.hardware.scale import grows, scaled
+from penstock.plan.hardware.scale import grows, over_sites, scaled
 from penstock.run.clusters.file import PRECISIONS, ClusterFile
 from penstock.run.clusters.load import load_cluster
 from penstock.run.clusters.probe import BY_PRECISION, ProbeSection
@@ -34,7 +36,8 @@ PROBE = "`penstock probe` measures it"
 STATED = frozenset(
     {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour"}
     | {"node_mtbf_s", "software_mtbf_s", "repair_s", "stall_s"}
-    | {"power_limit_w", "cooling", "host_w"}
+    | {"power_limit_w", "rack_limit_w", "racks", "cooling", "hall", "host_w"}
+    | {"site_bytes_per_s", "site_hop_s"}
 )
 # Fields of a machine that a site gives: its column in the catalog, and the one with the year.
 OF_SITE = {
@@ -65,7 +68,7 @@ def here_file() -> Path:
 def machine_for(run: Run) -> ResolvedMachine:
     """Resolve `[cluster]` to a machine."""
     found = _machine_for(run)
-    return replace(found, machine=placed(found.machine, run.cluster))
+    return replace(found, machine=over_sites(placed(found.machine, run.cluster)))
 
 
 def placed(machine: Machine, own: ClusterSection) -> Machine:
@@ -234,6 +237,9 @@ def machine_of(file: ClusterFile) -> Machine:
         name=file.name or known.name,
         matmul_flops={**known.matmul_flops, **rates},
         tiers=tiers or known.tiers,
+        site_links=tuple(
+            SiteLink(one.name, one.upload, one.download, one.round_trip) for one in file.sites
+        ),
         sources={
             **known.sources,
             **dict.fromkeys(own, measured),
@@ -242,7 +248,10 @@ def machine_of(file: ClusterFile) -> Machine:
         },
         **given,
     )
-    return replace(machine, **_readings(file.probe)) if file.probe else machine
+    machine = replace(machine, sites=file.failures.sites)
+    if file.probe:
+        machine = replace(machine, **_readings(file.probe))
+    return capped(machine, chip.cap_w) if chip.cap_w is not None else machine
 
 
 def _from_catalog(file: ClusterFile) -> Machine | None:
@@ -295,6 +304,8 @@ def _given(file: ClusterFile) -> dict[str, Any]:
     """Return the fields of the machine that the file or its site states."""
     chip = file.accelerator
     place = sites.find(file.site.name) if file.site.name else None
+    if file.site.cooling:
+        cooling.stated(file.site.cooling)
     found: dict[str, Any] = {
         "kind": chip.kind,
         "memory_bytes": chip.memory,
@@ -315,7 +326,12 @@ def _given(file: ClusterFile) -> dict[str, Any]:
         "repair_s": file.failures.repair,
         "stall_s": file.failures.stall,
         "power_limit_w": file.site.power_limit_w,
+        "rack_limit_w": file.site.rack_limit_w,
+        "racks": file.site.racks,
         "cooling": file.site.cooling,
+        "hall": file.site.cooling,
+        "site_bytes_per_s": file.site.link,
+        "site_hop_s": file.site.link_latency,
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -26,6 +26,7 @@ SCALE_UP_SHARE = 0.79
 # accelerator and no node. Catalog: DGX A100 200, DGX H100 400, DGX B300 800.
 DEFAULT_SCALE_OUT_GBIT = 400.0
 INSIDE = ("scale-up", "node")  # tiers that do not leave the node or the rack-scale domain
+WAN = "wan"  # the tier between sites
 BRIDGED = 2  # cards that a bridge may join
 MOST_CARDS = 8  # in one host
 MOST_IN_A_NODE = 16
@@ -42,6 +43,16 @@ class NetworkTier:
     size: int  # accelerators
     bytes_per_s: float  # per accelerator and direction, what large collectives get
     hop_s: float  # latency of one hop
+
+
+@dataclass(frozen=True)
+class SiteLink:
+    """The link of a site to the bucket in which sites meet. All its ranks share it."""
+
+    name: str
+    upload_bytes_per_s: float
+    download_bytes_per_s: float
+    round_trip_s: float  # of a request
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,11 @@ class Machine:
     probed: Mapping[str, float] = field(default_factory=dict)  # other probed readings, by name
     # Probed seconds by size, by name: sizes, then seconds. `plan/step/probed.py` reads them.
     curves: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    site_links: tuple[SiteLink, ...] = ()  # those that meet in a bucket, where a file names them
     tdp_w: float | None = None
     idle_w: float | None = None
+    cap_w: float | None = None  # the power limit that is set on each accelerator
+    capped: float = 1.0  # speed of matmuls under it
     host_w: float | None = None  # the node without its accelerators, while training
     read_bytes_per_s: float | None = None  # storage, per node
     write_bytes_per_s: float | None = None
@@ -91,8 +105,16 @@ class Machine:
     stall_s: float | None = None  # measured, from a failure until steps go on
     start_factor: float = 1.0  # starts of earlier runs on it, over the model's
     evaluate_factor: float = 1.0
+    rated_w: float | None = None  # of the supplies of a node
+    cooling: str = "air"  # of the nodes, as they stand
+    built_for: str = ""  # the cooling that a node is sold with
     power_limit_w: float | None = None  # of the site
-    cooling: str = "air"
+    rack_limit_w: float | None = None  # of one rack, by its feed
+    racks: int | None = None  # places for racks
+    sites: int = 1  # equal ones that the nodes stand in
+    site_bytes_per_s: float | None = None  # from one site to the others
+    site_hop_s: float = 5e-3
+    hall: str = ""  # the cooling of the hall, in the words of its owner; "" where nobody said
     sources: Mapping[str, str] = field(default_factory=dict)  # by field; "" holds for the rest
 
     @property
@@ -157,7 +179,9 @@ def of_catalog(
         matmul_flops=_sustained(chip, peaks),
         tiers=_tiers(chip, per_node, count, scale_out_gbit),
         tdp_w=chip.tdp_w,
+        rated_w=node.rated_w if node and node.accelerators == per_node else None,
         cooling=node.cooling if node and node.cooling else "air",
+        built_for=node.cooling if node else "",
         sources={"": f"catalog: {chip.source_of('bf16_tflops')}"},
     )
 

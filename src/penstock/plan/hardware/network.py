@@ -8,12 +8,13 @@ at the same time on different links: the slowest sets the pace, and the others s
 from dataclasses import dataclass
 from functools import lru_cache
 
-from penstock.plan.hardware.machine import Machine, NetworkTier
+from penstock.plan.hardware.machine import INSIDE, Machine, NetworkTier
 
 # Half of the bandwidth is reached at this message size. From the curves of the catalog: NVLink 3
 # has 18 of 235 GB/s at 1 MiB and 172 at 64; EFA v4 has 64 of 382 at 16 MiB and 229 at 256.
 HALF_BYTES = {"scale-up": 1.0e6}
 HALF_BYTES_OUTSIDE = 2.0e6
+HALF_S = 5e-3  # at most: over slow links it is not the size of a message that costs time
 # What the faster tiers of a collective add to the slowest one.
 UNHIDDEN = 0.25
 # Large rings are cut into trees and chunks: a hop in four is waited for.
@@ -56,6 +57,11 @@ def group(machine: Machine, ways: int, stride: int = 1) -> CommGroup:
     return _group(machine.tiers, ways, stride)
 
 
+def leaves_node(g: CommGroup) -> bool:
+    """Tell whether the group uses a network beyond the node."""
+    return bool(g.legs) and g.legs[-1].tier.name not in INSIDE
+
+
 def gather_s(g: CommGroup, size_bytes: float) -> float:
     """Time an all-gather to, or a reduce-scatter of, `size_bytes` on every rank."""
     legs = [_ring_s(size_bytes / leg.below, leg) for leg in g.legs]
@@ -67,7 +73,7 @@ def _ring_s(size_bytes: float, leg: CommRing) -> float:
     """Time a ring in which each rank sends `size_bytes` × (ways − 1) / ways in all."""
     tier = leg.tier
     sent = size_bytes * (leg.ways - 1) / leg.ways
-    half = HALF_BYTES.get(tier.name, HALF_BYTES_OUTSIDE)
+    half = min(HALF_BYTES.get(tier.name, HALF_BYTES_OUTSIDE), HALF_S * tier.bytes_per_s)
     return (sent + half) / tier.bytes_per_s + _hops(leg.ways) * tier.hop_s
 
 
@@ -79,6 +85,21 @@ def _hops(ways: int) -> float:
 def all_reduce_s(g: CommGroup, size_bytes: float) -> float:
     """Time a reduce-scatter and an all-gather."""
     return 2 * gather_s(g, size_bytes)
+
+
+def spread_s(g: CommGroup, size_bytes: float) -> float:
+    """Time a ring in which each of the ranks sends `size_bytes` of its own to all the others.
+
+    Between domains of the farthest tier only the ranks at their edges send, by the share of all.
+    """
+    far = g.legs[-1]
+    sent = (g.ways - 1) * size_bytes
+    return sent / (far.tier.bytes_per_s * far.below) + (g.ways - 1) * far.tier.hop_s
+
+
+def ring_sum_s(g: CommGroup, size_bytes: float) -> float:
+    """Time a sum in one ring over the farthest tier, without what small messages lose."""
+    return 2 * spread_s(g, size_bytes / g.ways)
 
 
 def all_to_all_s(g: CommGroup, size_bytes: float, share: float, copies: int = 1) -> float:

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from penstock.errors import PenstockError
-from penstock.plan.hardware.machine import INSIDE, Machine, NetworkTier, of_catalog
+from penstock.plan.hardware.machine import INSIDE, WAN, Machine, NetworkTier, of_catalog
 
 # More than any machine that was ever built; a slip of the finger is told before hours of search.
 MOST = 2**20
@@ -74,6 +74,22 @@ def grows(machine: Machine) -> bool:
     return machine.tiers[-1].name not in INSIDE or (
         machine.kind != "cpu" and machine.fact is not None
     )
+
+
+def over_sites(machine: Machine) -> Machine:
+    """Return the machine with the network between its sites as the last tier.
+
+    The connection of a site is shared by all of its accelerators, and the sites are equal. A
+    cluster file that says nothing of it, or has such a [[tier]] itself, stays as it is.
+    """
+    if machine.sites == 1 or not machine.site_bytes_per_s or machine.tiers[-1].name == WAN:
+        return machine
+    here = -(-machine.nodes // machine.sites) * machine.per_node
+    if here >= machine.accelerators:
+        return machine
+    each = machine.site_bytes_per_s / here
+    wan = NetworkTier(WAN, machine.accelerators, each, machine.site_hop_s)
+    return replace(machine, tiers=(*_cut(machine.tiers, here), wan))
 
 
 def _tiers(machine: Machine, count: int, per_node: int, name: str) -> tuple[NetworkTier, ...]:

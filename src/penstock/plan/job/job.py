@@ -45,6 +45,7 @@ class Software:
     weight_bytes: float = 4.0  # stored, per parameter
     grad_bytes: float = 4.0
     reduce_bytes: float = 4.0  # per gradient element that travels
+    replica_bytes: float = 0.0  # of one between replicas, sent there and back; 0: as other programs
     optimizer_bytes: float = 8.0  # per parameter, with a master copy where weights are narrow
     matrix_saving_bytes: float = 0.0  # less of it for the layers' matrices: Muon has one moment
     whole: UnshardedBytes | None = None  # these four where shard × context is 1; None: the same
@@ -88,6 +89,16 @@ class Adapter:
 
 
 @dataclass(frozen=True)
+class ReplicaSync:
+    """How the replicas of a run agree: in every step, or after local steps."""
+
+    local_steps: int = 1
+    codec: str = "none"
+    parts: int = 1  # of the model; more than one are streamed
+    sites: int = 0  # that meet in a bucket, each with machines of its own; 0: one world
+
+
+@dataclass(frozen=True)
 class Job:
     """One optimizer step of one model on one machine."""
 
@@ -102,8 +113,37 @@ class Job:
     rows: int = 1  # sequences of a sample: 2 of a pair of answers
     reference: bool = False  # one more forward pass, by the model without its adapter
     imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing
+    sync: ReplicaSync = ReplicaSync()
     # The program in another layout, where that makes a difference to what it does.
     by_layout: Callable[[Layout], Software] | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Return whether replicas take steps of their own."""
+        return self.sync.local_steps > 1 and self.agreeing > 1
+
+    @property
+    def agreeing(self) -> int:
+        """Return the number of replicas that agree after local steps, or in every step: sites, or
+        those of the layout. The replicas inside a site agree in every step.
+        """
+        return self.sync.sites or self.layout.replicate
+
+    @property
+    def agreeing_ranks(self) -> int:
+        """Return the ranks of one of them."""
+        return self.layout.ranks // (1 if self.sync.sites else self.layout.replicate)
+
+    @property
+    def replicas_together(self) -> int:
+        """Return the number of replicas that exchange something in every step."""
+        return 1 if self.apart and not self.sync.sites else self.layout.replicate
+
+    @property
+    def nodes_together(self) -> int:
+        """Return the number of nodes whose ranks take a step together."""
+        ranks = self.agreeing_ranks if self.apart else self.layout.ranks
+        return max(1, -(-ranks // self.machine.per_node))
 
     @property
     def data_ways(self) -> int:

@@ -18,14 +18,27 @@ COMPUTE_PARTS = (
     "reference",
     "launch",
     "experts",
+    "outer",
 )
-COMMUNICATE_PARTS = ("tensor", "context", "gather", "reduce", "all-to-all", "pipeline")
+COMMUNICATE_PARTS = (
+    "tensor",
+    "context",
+    "gather",
+    "reduce",
+    "all-to-all",
+    "pipeline",
+    "exchange",
+)
+# Of replicas that take local steps, a round's over its steps: work of the outer step, and what is
+# waited for.
+OUTER_PARTS = ("outer", "exchange")
 STEP_PARTS = (*COMPUTE_PARTS, *COMMUNICATE_PARTS, "bubble", "jitter", "data")
 STEP_CAUSES = ("compute", "communicate", "bubble", "peer_wait", "data_wait")
 MEMORY_PARTS = (
     "weights",
     "gradients",
     "optimizer",
+    "outer",  # anchor, outer momentum and error feedback of replicas that take local steps
     "activations",
     "logits",
     "buffers",
@@ -50,6 +63,11 @@ class StepTime:
     """Of the step, over all ranks, recomputation not counted."""
     notes: tuple[str, ...] = ()
     """Lines of derivation."""
+
+    @property
+    def inner_s(self) -> float:
+        """Return the step without what replicas that take local steps exchange."""
+        return self.step_s - sum(self.parts.get(name, 0.0) for name in OUTER_PARTS)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ figures: the constants fitted to published runs are of other programs.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from penstock.plan.job.codecs import codec_size
 from penstock.plan.job.job import Adapter, Software, UnshardedBytes
 from penstock.plan.job.layout import Layout
 from penstock.run.schema.adapter import ATTENTION, FFN
 from penstock.run.schema.run import Run
+from penstock.run.schema.train import OF_GRADIENTS
 
 # Constants of the time model that replace the fitted ones, by name in `plan/job/constants.py`: from
 # profiles of compiled layers on one H200 (bf16, 1.5B and 8B parameters, sequences of 4096). The
@@ -49,8 +51,6 @@ _ON_GPU = replace(
 )
 COMPILED = replace(_ON_GPU, fused=True, lean=True)
 
-SENT_BYTES = {"bf16": 2.0, "int8": 1.0 + 2 / 128}  # of a gradient; int8 has a scale for 128
-
 
 def program_by_layout(run: Run, kind: str, moe: bool) -> Callable[[Layout], Software]:
     """Return the trainer's properties by layout; cached, since a search asks ten thousand times."""
@@ -74,7 +74,8 @@ def training_program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
         grad_bytes=wide,
         optimizer_bytes=2 * moment,
         matrix_saving_bytes=moment if train.optimizer == "muon" else 0.0,
-        reduce_bytes=SENT_BYTES.get(train.sync.compress, wide),
+        reduce_bytes=wide,
+        replica_bytes=_replica_bytes(train.sync.compress, wide),
         # Weights and moments are read and written, gradients read for the norm and the update.
         update_bytes=0.0 if kind == "cpu" else 2 * (kept + 2 * moment + wide),
     )
@@ -83,6 +84,11 @@ def training_program(run: Run, kind: str, moe: bool, alone: bool) -> Software:
     # Not sharded: 16-bit parameters, the full precision beside the moments.
     master = kept if kept > 2.0 else 0.0
     return replace(changed, whole=UnshardedBytes(weights=2.0, once=2.0, summed=4.0, master=master))
+
+
+def _replica_bytes(compress: str, wide: float) -> float:
+    """Return the bytes of a gradient that replicas send each other, where they do in every step."""
+    return wide if compress not in OF_GRADIENTS else codec_size(compress, int(wide)).value_bytes
 
 
 def _program(run: Run, kind: str, moe: bool, alone: bool) -> Software:

@@ -199,7 +199,7 @@ def _evaluate(
     if times.compiles(run, job.machine):
         sequences = ceil(sequences / job.layout.microbatch) * job.layout.microbatch
     part = sequences / (job.layout.microbatch * max(1, job.microbatches))  # of a step's
-    forward_s = part * times.FORWARD_SHARE * step.step_s
+    forward_s = part * times.FORWARD_SHARE * step.inner_s
     each_s = times.start_times(job.machine).evaluate_s + forward_s
     return number, number * each_s * job.machine.evaluate_factor
 

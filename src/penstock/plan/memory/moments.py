@@ -25,6 +25,7 @@ class MemoryMoment(NamedTuple):
     weights: float
     gradients: float
     optimizer: float
+    outer: float
     activations: float
     logits: float
     buffers: float
@@ -83,19 +84,24 @@ def moments(job: Job, stage: int, have: LayerBytes) -> list[tuple[MemoryMoment, 
     last = 0.0
     if job.zero_in_step >= 2 and not job.adapter and not memory_state.unsharded_bytes(job):
         last = tables  # their gradients, to be reduced
-    if soft.sums_aside and lay.replicate > 1:
+    if soft.sums_aside and job.replicas_together > 1:
         last += state.gradients
     turning = buffers + _layer_gradients(job, have) + have.backward
     weights, updated = state.weights, state.optimizer
-    end = MemoryMoment(weights, state.gradients, updated + state.flat, 0.0, 0.0, buffers + last)
-    found = [(MemoryMoment(weights, early, updated, kept, 0.0, turning), later), (end, 0.0)]
+    outer = memory_state.outer_bytes(job, stage)
+    agreed, flat = outer.kept, updated + state.flat
+    end = MemoryMoment(weights, state.gradients, flat, agreed, 0.0, 0.0, buffers + last)
+    found = [(MemoryMoment(weights, early, updated, agreed, kept, 0.0, turning), later), (end, 0.0)]
+    if job.apart:  # the exchange, after the update
+        sending = MemoryMoment(weights, 0.0, updated, agreed, 0.0, 0.0, outer.passing)
+        found.append((sending, 0.0))
     if stage == lay.pipeline - 1:
         head = 0.0 if job.adapter else have.table  # its gradient, before it is added or reduced
-        loss = MemoryMoment(weights, early, updated, kept, have.logits, buffers + head)
+        loss = MemoryMoment(weights, early, updated, agreed, kept, have.logits, buffers + head)
         found.append((loss, later))
     if soft.shards_late and lay.shard > 1:  # the shard, and the flat copy that a unit is cut from
-        flat = max(have.unit * COMPUTE_BYTES, tables)
-        start = MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, weights + flat)
+        cut = max(have.unit * COMPUTE_BYTES, tables)
+        start = MemoryMoment(state.whole_weights, 0.0, 0.0, 0.0, 0.0, 0.0, weights + cut)
         found.append((start, 0.0))
     return found
 

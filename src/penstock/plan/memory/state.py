@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 
 from penstock.plan.job import partition
+from penstock.plan.job.codecs import codec_size
 from penstock.plan.job.job import Job, UnshardedBytes
+from penstock.plan.job.tensors import adapter_params
 
+WIDE_BYTES = 4.0  # of a master weight, an anchor or an outer momentum
 COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
 
 
@@ -80,19 +83,42 @@ def _frozen(job: Job, stage: int) -> StateBytes:
     )
 
 
-def adapter_params(job: Job, stage: int) -> float:
-    """Count the adapter's parameters beside the layers of a stage, on one tensor rank."""
-    lay, adapter = job.layout, job.adapter
-    assert adapter
-    counts = partition.stage_layers(job.shape, lay.pipeline, lay.interleave)[stage]
-    return sum(
-        count
-        * partition.adapter_layer_params(
-            job.shape, lay.tensor, adapter.rank, adapter.targets, sparse
-        )
-        for sparse, count in ((False, counts.dense), (True, counts.sparse))
-        if count
+@dataclass(frozen=True)
+class OuterBytes:
+    """Bytes of one rank of a replica that takes local steps."""
+
+    kept: float  # from round to round, and what is on its way while training goes on
+    passing: float  # more, while a difference is sent and applied
+
+
+def outer_bytes(job: Job, stage: int) -> OuterBytes:
+    """Count anchor and outer momentum, in fp32, and what the codec owes.
+
+    While a part is exchanged there are also copies of its weights and of their difference, its sum
+    with what is owed and what the codec makes of it, and the messages of all replicas.
+    """
+    if not job.apart:
+        return OuterBytes(0.0, 0.0)
+    wide = max(WIDE_BYTES, job.software.weight_bytes)
+    codec, parts = codec_size(job.sync.codec), job.sync.parts
+    held = _trained(job, stage)
+    copies = 2 if codec.exact else 3
+    coded = 0 if codec.exact else 2
+    messages = (job.agreeing + 1) * codec.value_bytes * held / parts
+    late = wide * held / parts + messages if parts > 1 else 0.0
+    return OuterBytes(
+        kept=copies * wide * held + late,
+        passing=(copies + coded) * wide * held / parts + messages,
     )
+
+
+def _trained(job: Job, stage: int) -> float:
+    """Count the parameters that a rank of a stage updates."""
+    ways, routed_ways = partition.shard_ways(job.layout)
+    if job.adapter:
+        return adapter_params(job, stage) / ways
+    held = partition.rank_params(job.shape, job.layout, stage, job.software.ahead_layers)
+    return held.common / ways + held.routed / routed_ways
 
 
 def unsharded_bytes(job: Job) -> UnshardedBytes | None:
@@ -114,5 +140,5 @@ def grad_bytes(job: Job) -> float:
     unsharded = unsharded_bytes(job)
     if unsharded is None:
         return job.software.grad_bytes
-    several = job.microbatches > 1 or job.layout.replicate > 1
+    several = job.microbatches > 1 or job.replicas_together > 1
     return unsharded.summed if several else unsharded.once

@@ -7,10 +7,10 @@ levels, shares of the TDP, are fitted on metered 8 × H100 nodes (`power_fit`); 
 with a stated source. `penstock backtest power.csv` shows how far it is off.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.catalog.cooling import read as read_cooling
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance
 from penstock.plan.hardware.machine import Machine
@@ -23,12 +23,6 @@ from penstock.plan.power.host import BOARD, HostPower, host_power
 IDLE_SHARE = 0.11
 # Supplies of the Titanium class at half load; MLPerf submitters state 0.94 to 0.98.
 SUPPLIES = 0.96
-# How people write it; the first that fits.
-COOLING = {
-    "immersion": r"immers|two-phase|2-phase",
-    "liquid": r"liquid|water|cold.?plate|\bdlc\b|\bd2c\b|\bdtc\b|direct.to.chip|neptune",
-    "air": r"\bair|\bfans?\b|rdhx|rear.?door",
-}
 # Fans follow temperatures: a short stall leaves them on. At rest, of what they take at work.
 FANS_AT_REST = 0.5
 # Switches per accelerator of a cluster of several nodes: 59.6 kW for 512 GPUs, as the submitter of
@@ -76,8 +70,8 @@ class PowerDraw:
 
 def cooling_class(words: str) -> str | None:
     """Read `air`, `liquid` or `immersion` from a data sheet, a meter's log or a cluster file."""
-    text = words.casefold()
-    return next((kind for kind, spelt in COOLING.items() if re.search(spelt, text)), None)
+    found = read_cooling(words)
+    return found.node_cooling if found else None
 
 
 def node(
@@ -104,8 +98,11 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
     """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
     if machine.tdp_w is None:
         return None
-    whole, words = _node(machine, machine.tdp_w, cooling_class(cooling) or "air")
-    network_w = NETWORK_W if machine.nodes > 1 else 0.0
+    kind = cooling_class(cooling) or "air"
+    whole = node_power(machine, kind)
+    assert whole
+    words = _node_notes(machine, machine.tdp_w, kind)
+    network_w = network_watts(machine)
     rest, wait, busy = (
         watts / machine.per_node + network_w for watts in (whole.rest_w, whole.wait_w, whole.busy_w)
     )
@@ -119,30 +116,53 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
     return PowerDraw(by_cause, (*words, network))
 
 
-def _node(machine: Machine, tdp_w: float, cooling: str) -> tuple[PowerLevels, tuple[str, ...]]:
-    """Return the watts of a node of a machine that may know parts of its own power."""
+def network_watts(machine: Machine) -> float:
+    """Return the watts of the switches between nodes, for one accelerator."""
+    return NETWORK_W if machine.nodes > 1 else 0.0
+
+
+def node_power(machine: Machine, cooling: str) -> PowerLevels | None:
+    """Return the watts of a node of a machine that may know parts of its own power; None without
+    a TDP.
+    """
+    if machine.tdp_w is None:
+        return None
+    chip = chip_power(machine, machine.tdp_w)
+    count, given = machine.per_node, machine.host_w
+    if given is None:
+        return node(chip, count, cooling, host=host_power(machine.fact))
+    # A host that somebody measured has its fans and what the supplies lose in it.
+    return PowerLevels(*(count * w + given for w in (chip.rest_w, chip.wait_w, chip.busy_w)))
+
+
+def chip_power(machine: Machine, tdp_w: float) -> PowerLevels:
+    """Return the watts of one accelerator of the machine."""
     usual = TdpShares().of(tdp_w)
     # A probe that saw the accelerators at work knows better than their TDP.
     busy_w = machine.probed.get("loaded_w", usual.busy_w)
     idle_w = usual.rest_w if machine.idle_w is None else machine.idle_w
-    chip = PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
+    if machine.cap_w is not None:
+        busy_w, idle_w = min(busy_w, machine.cap_w), min(idle_w, machine.cap_w)
+    return PowerLevels(idle_w, min(usual.wait_w, busy_w), busy_w)
+
+
+def _node_notes(machine: Machine, tdp_w: float, cooling: str) -> tuple[str, ...]:
+    chip, count = chip_power(machine, tdp_w), machine.per_node
     words = (
-        f"accelerator: {busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {idle_w:.0f} W at rest "
-        f"(TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
+        f"accelerator: {chip.busy_w:.0f} W busy, {chip.wait_w:.0f} W waiting, {chip.rest_w:.0f} W "
+        f"at rest (TDP {tdp_w:g} W × {BUSY_SHARE}, {WAIT_SHARE}, {IDLE_SHARE}: fitted on metered "
         "8 × H100 nodes, MLPerf v4.0)"
     )
-    count, given = machine.per_node, machine.host_w
-    if given is None:
-        host = host_power(machine.fact)
-        beside = (
-            f"host ({host.kind}): {host.total_w(count):.0f} W a node behind supplies of "
-            f"{SUPPLIES:.0%}, fans {host.fans_share(cooling):.0%} of the full draw ({cooling}; "
-            "estimated)"
-        )
-        return node(chip, count, cooling, host=host), (words, beside)
-    # A host that somebody measured has its fans and what the supplies lose in it.
-    rest, wait, busy = (count * w + given for w in (chip.rest_w, chip.wait_w, chip.busy_w))
-    return PowerLevels(rest, wait, busy), (words, f"host: {given:.0f} W a node (given)")
+    if machine.cap_w is not None:
+        words += f", limited to {machine.cap_w:g} W"
+    if machine.host_w is not None:
+        return words, f"host: {machine.host_w:.0f} W a node (given)"
+    host = host_power(machine.fact)
+    return words, (
+        f"host ({host.kind}): {host.total_w(count):.0f} W a node behind supplies of "
+        f"{SUPPLIES:.0%}, fans {host.fans_share(cooling):.0%} of the full draw ({cooling}; "
+        "estimated)"
+    )
 
 
 def with_joules(ledger: Ledger, power: PowerDraw) -> Ledger:

@@ -30,6 +30,7 @@ LOSSES = {
     "elementwise": "memory bandwidth",
     "loss": "memory bandwidth",
     "optimizer": "memory bandwidth",
+    "outer": "memory bandwidth",
     "recompute": "memory: work done twice to fit",
     "launch": "kernel launches",
     "bubble": "pipeline bubble",

@@ -134,6 +134,8 @@ class ScalePlanner:
     def of(cls, run: Run, machine: Machine) -> "ScalePlanner":
         known = needed(run)
         run, notes = precision.settled(known.run, machine)
+        if run.train.sync.auto:
+            notes = [*notes, 'train.sync.local_steps = "auto" is taken as 1 at every scale']
         return cls(run, machine, known.sizes, (*known.notes, *notes))
 
     @cached_property

@@ -15,7 +15,7 @@ from penstock.plan.hardware import precision
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.job import legal, own
-from penstock.plan.job.job import Job
+from penstock.plan.job.job import Job, ReplicaSync
 from penstock.plan.job.layout import IllegalLayout, Layout, NothingFits
 from penstock.plan.job.partition import frozen_model_bytes
 from penstock.plan.search.lighter import lighter
@@ -256,10 +256,11 @@ def _completed(job: Job, run: Run, asked: LayoutSection) -> LayoutChoice:
 def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job:
     """Return the job that the models of time and memory predict for a run."""
     program = own.program_by_layout(run, machine.kind, shape.moe)
+    sync, sites = run.train.sync, run.sites.count if run.sites else 0
     return Job(
         shape=shape,
         sequence=run.sequence,
-        batch=run.batch_samples,
+        batch=-(-run.batch_samples // max(1, sites)),
         rows=run.train.sample_sequences,
         layout=layout,
         machine=machine,
@@ -267,6 +268,7 @@ def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job
         software=program(layout),
         adapter=own.adapter(run),
         reference=run.train.on_pairs and run.model.adapter is not None,
+        sync=ReplicaSync(sync.inner_steps, sync.compress, sync.stream, sites),
         by_layout=program,
     )
 

@@ -38,7 +38,7 @@ from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout, NothingFits
 from penstock.plan.job.legal import divisors
-from penstock.plan.job.outcome import PeakMemory
+from penstock.plan.job.outcome import OUTER_PARTS, PeakMemory
 from penstock.plan.memory import memory
 from penstock.plan.memory import state as memory_state
 from penstock.plan.search.sensitivity import LayoutOption
@@ -48,8 +48,8 @@ from penstock.run.unsupported import UNSUPPORTED_FIELDS
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or recompute decides them;
-# jitter is a share of the others.
-ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "data", "recompute")
+# jitter is a share of the others. What replicas exchange after local steps is theirs too.
+ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "data", "recompute", *OUTER_PARTS)
 
 
 @dataclass(frozen=True)

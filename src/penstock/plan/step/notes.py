@@ -86,7 +86,11 @@ def parts(job: Job) -> dict[str, tuple[str, ...]]:
     size = job.rank_tokens * job.shape.hidden * 2
     behind = f"hidden behind {c.hidden_share:.0%} of the work, which it slows by {c.contention:.0%}"
     shown = f"{c.tensor_exposed:.0%} of it shows" if job.software.overlap_tensor else "all shows"
-    gradients = (held.common + held.routed) * job.software.reduce_bytes / 2**30
+    gradients = (
+        (held.common + held.routed)
+        * (job.software.replica_bytes or job.software.reduce_bytes)
+        / 2**30
+    )
     found = {
         "matmul": f"{passes}: work of each product at its rate plus its traffic, three times",
         "attention": f"{passes}: half of a square of {job.sequence} tokens, 3.5 times",
@@ -104,6 +108,8 @@ def parts(job: Job) -> dict[str, tuple[str, ...]]:
         "all-to-all": f"{passes}: routed copies to {lay.expert} ranks and back, twice",
         "gather": f"{passes}: weights twice, gradients once over {lay.shard} shards, {behind}",
         "reduce": f"{gradients:.3g} GiB of gradients before sharding, between replicas, once",
+        "outer": "codec and outer optimizer of a round over its steps (`sync.exchange`)",
+        "exchange": "what is waited for at the end of a round, over its steps (`sync.exchange`)",
         "pipeline": f"{size / 2**20:,.0f} MiB to the next of {lay.pipeline} stages and back",
         "bubble": f"({lay.pipeline} stages - 1) / {lay.interleave} of a microbatch's time",
         "jitter": f"{c.jitter:.2%} of the rest for each doubling of {nodes} nodes",

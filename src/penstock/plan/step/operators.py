@@ -119,7 +119,7 @@ def sustained_flops(job: Job, flops: float, picojoule: float) -> float:
     if not machine.tdp_w or not machine.fact:
         return flops
     node = SEVEN_NM if machine.fact.year < HOPPER_YEAR else 1.0
-    powered = machine.tdp_w / (picojoule * 1e-12 * node)
+    powered = machine.capped * machine.tdp_w / (picojoule * 1e-12 * node)
     return flops / (1 + (flops / powered) ** 24) ** (1 / 24)
 
 

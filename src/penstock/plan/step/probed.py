@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.errors import PenstockError
+from penstock.plan.hardware import network
 from penstock.plan.hardware.grid import Grid, grid
 from penstock.plan.hardware.machine import Machine, MatmulPoint
 from penstock.plan.job.job import Job
@@ -101,17 +102,28 @@ def exchange_s(job: Job) -> float:
     """Time the exchange between replicas: gradients are copied into one buffer, summed, and the
     step is voted on.
     """
-    ways = job.layout.replicate
+    ways = job.replicas_together
     if ways < 2:
         return 0.0
     count = _parameters(job) / job.layout.shard
-    read = _Readings(job.machine, "fp32")
     bucket = min(4 * count, BUCKET_BYTES)
-    copied = read.device_s(ProbedPiece("", "add_s", (count,)))
+    copied = add_s(job.machine, count)
     if bucket > LARGEST_KEPT_BYTES:
-        copied += read.fresh_s(4 * count, 0.0)
+        copied += _Readings(job.machine, "fp32").fresh_s(4 * count, 0.0)
+    sent = job.software.replica_bytes or 4.0
+    g = network.group(job.machine, ways, job.layout.ranks // job.layout.replicate)
+    if network.leaves_node(g):
+        return copied + network.all_reduce_s(g, sent * count) + network.all_reduce_s(g, 64)
     vote = all_reduce_s(job.machine, 64, ways)
-    return copied + 4 * count / bucket * all_reduce_s(job.machine, bucket, ways) + vote
+    times = 4 * count / bucket
+    return copied + times * all_reduce_s(job.machine, bucket * sent / 4, ways) + vote
+
+
+def add_s(machine: Machine, count: float) -> float:
+    """Return the seconds to add two vectors in fp32, which moves 12 bytes for each element."""
+    if is_probed(machine):
+        return _Readings(machine, "fp32").device_s(ProbedPiece("", "add_s", (count,)))
+    return 12 * count / machine.memory_bytes_per_s
 
 
 def _pass(job: Job) -> Iterator[ProbedPiece]:

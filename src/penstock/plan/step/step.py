@@ -25,7 +25,7 @@ from penstock.plan.job.partition import (
     shard_ways,
     stage_contents,
 )
-from penstock.plan.step import operators, probed
+from penstock.plan.step import operators, outer, probed
 from penstock.plan.step.operators import DeviceRates, LayerSeconds
 
 # A zero-bubble schedule fills all but about this share of the bubble (arXiv 2401.10241, ZB-H1).
@@ -68,7 +68,8 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     """Predict the seconds of one optimizer step by part."""
     c = constants_of_program(constants or fitted(), job.software.measured)
     if _by_probe(job):
-        return _step_time(job, _of_probe(job, c))
+        parts = _of_probe(job, c)
+        return _step_time(job, parts | outer.parts(job, sum(parts.values())))
     rates = operators.device_rates(job, c)
     layers = {
         moe: operators.layer_seconds(job, c, rates, moe)
@@ -94,7 +95,7 @@ def predict(job: Job, constants: Constants | None = None) -> StepTime:
     parts["pipeline"] = _pipeline_s(job, c)
     parts["data"] = _data_s(job, sum(parts.values()))
     parts["jitter"] = jitter_share(job, c) * sum(parts.values())
-    return _step_time(job, parts)
+    return _step_time(job, parts | outer.parts(job, sum(parts.values())))
 
 
 def mean_stage_s(job: Job, c: Constants) -> float:
@@ -118,8 +119,7 @@ def jitter_share(job: Job, c: Constants) -> float:
     """Return the wait for the slowest rank, as a share of the rest of the step."""
     if _by_probe(job):
         return 0.0
-    nodes = max(1, -(-job.layout.ranks // job.machine.per_node))
-    return constants_of_program(c, job.software.measured).jitter * log2(nodes)
+    return constants_of_program(c, job.software.measured).jitter * log2(job.nodes_together)
 
 
 @lru_cache(maxsize=64)
@@ -304,11 +304,11 @@ def _exposed(comm_s: float, room_s: float, c: Constants) -> tuple[float, float]:
 
 
 def expert_ways(job: Job) -> int:
-    """Return the number of ranks that hold the same experts, inside one pipeline stage and all
-    replicas.
+    """Return the number of ranks that hold the same experts and sum their gradients, inside one
+    pipeline stage and all replicas that step together.
     """
     lay = job.layout
-    ranks = lay.replicate * lay.shard * lay.context * lay.tensor
+    ranks = job.replicas_together * lay.shard * lay.context * lay.tensor
     return max(1, ranks // (lay.expert * lay.expert_tensor))
 
 
@@ -373,25 +373,27 @@ def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
     if job.adapter:
         return 0.0
     common, routed = held.common, held.routed
-    out = job.software.reduce_bytes
+    out = job.software.replica_bytes or job.software.reduce_bytes
     spread = lay.expert * lay.expert_tensor
     scatter = gather = 0.0
     inside = lay.shard * lay.context
-    between = network.group(job.machine, lay.replicate, lay.tensor * inside)
+    replicas = job.replicas_together
+    between = network.group(job.machine, replicas, lay.tensor * inside)
     kept = common / inside + routed / max(1, inside * lay.tensor // spread)
     if job.zero_in_step >= 2 and inside > 1:  # inside a replica it was done layer by layer
         scatter = network.all_reduce_s(between, kept * out)
     elif job.software.fsdp and inside > 1:
         return _whole_once_s(job, c, held, free_s) + network.all_reduce_s(between, kept * out)
     else:
+        back = job.software.replica_bytes or 2.0  # sums of gradients, or new weights
         for params, ways, stride in (
-            (common, lay.replicate * lay.shard * lay.context, lay.tensor),
+            (common, replicas * lay.shard * lay.context, lay.tensor),
             (routed, expert_ways(job), spread),
         ):
             if params and ways > 1:
                 g = network.group(job.machine, ways, stride)
                 scatter += network.gather_s(g, params * out)
-                gather += network.gather_s(g, params * 2.0)
+                gather += network.gather_s(g, params * back)
     if not job.software.overlap_data:
         return scatter + gather
     if lay.interleave > 1:  # a piece is done while the stage still has p microbatches of others

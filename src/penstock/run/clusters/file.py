@@ -50,6 +50,9 @@ class AcceleratorSection(Section):
     memory_bandwidth: Rate | None = Field(None, description="Of its own memory.")
     tdp_w: Watts | None = Field(None, description="The most it draws, in watts.")
     idle_w: Watts | None = Field(None, description="What it draws at rest, in watts.")
+    cap_w: Watts | None = Field(
+        None, description="Power limit that is set on it (`nvidia-smi -pl`), in watts."
+    )
     matmul: MatmulSection = Field(MatmulSection(), description="Rates by precision.")
 
 
@@ -85,9 +88,21 @@ class SiteSection(Section):
     pue: AtLeastOne | None = Field(None, description="Power of the site over that of the machines.")
     carbon: NotNegative | None = Field(None, description="gCO2e per kWh.")
     usd_per_kwh: NotNegative | None = Field(None, description="Price of electricity.")
-    power_limit_w: Watts | None = Field(None, description='Of the site: 2000000 or "2 MW".')
+    power_limit_w: Watts | None = Field(None, description='Of one site: 2000000 or "2 MW".')
     rack_limit_w: Watts | None = Field(None, description='Of one rack: 40000 or "40 kW".')
-    cooling: Text | None = Field(None, description='Such as "air" or "direct liquid".')
+    racks: PositiveCount | None = Field(None, description="Places for racks.")
+    link: Rate | None = Field(
+        None,
+        description='From this site to the others of `failures.sites`, all of it: "10 Tbit/s".',
+    )
+    link_latency: Latency | None = Field(
+        None, description="One way; 5 ms, some 1,000 km of fibre, if left out."
+    )
+    cooling: Text | None = Field(
+        None,
+        description='"air", "legacy air", "rear-door", "direct liquid" or "immersion": what takes '
+        "the heat of a rack away (`penstock catalog cooling`).",
+    )
 
 
 class MeetingSiteSection(Section):

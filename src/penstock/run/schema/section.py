@@ -168,6 +168,11 @@ CountOrAll = Annotated[
     PlainValidator(_or("all", whole_number(1, "accelerators", most=10**6))),
     _schema('count or "all"', "integer", "string", pattern=f"{_count}|all"),
 ]
+CountOrAuto = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_or("auto", whole_number(1, "steps", "30"))),
+    _schema('count or "auto"', "integer", "string", pattern=f"{_count}|auto"),
+]
 Seed = Annotated[
     int, PlainValidator(whole_number(0, "seeds", "0 or 42")), _schema("whole number", "integer")
 ]

@@ -96,7 +96,7 @@ def sites_problems(run: "Run") -> Iterator[tuple[str, str]]:
     sites, sync = run.sites, run.train.sync
     if sites is None:
         return
-    if not sync.apart:
+    if not sync.apart and not sync.auto:
         what = "sites meet after some steps of their own, and agree on nothing in between"
         yield LOCAL, f"{what}; write 30, or remove [sites]"
     if sync.stream > 1:

@@ -10,6 +10,7 @@ from penstock.run.schema.code import SPEC
 from penstock.run.schema.preference import ON_PAIRS, PAIR, PreferenceSection
 from penstock.run.schema.quantity import Portion
 from penstock.run.schema.section import (
+    CountOrAuto,
     Flag,
     InvalidFields,
     NotNegative,
@@ -113,11 +114,12 @@ Compress = Annotated[
 class SyncSection(Section):
     """Agreement of replicas: in every step, or after some steps of their own."""
 
-    local_steps: PositiveCount = Field(
+    local_steps: CountOrAuto = Field(
         1,
         description="Steps that a replica takes before all of them agree. Above 1 (DiLoCo) they "
         "exchange how far their weights have moved, and an outer optimizer applies the mean; "
-        "layout.replicate must be given.",
+        'layout.replicate must be given. "auto": chosen for the links between nodes when the run '
+        "starts, with codec, parts, optimizer and replicas where the file does not say them.",
     )
     compress: Compress = Field(
         "none",
@@ -136,11 +138,23 @@ class SyncSection(Section):
 
     @property
     def apart(self) -> bool:
-        """Whether replicas take steps of their own."""
-        return self.local_steps > 1
+        """Whether replicas take steps of their own; not while that is still to be chosen."""
+        return self.inner_steps > 1
+
+    @property
+    def auto(self) -> bool:
+        """Whether the planner is to choose how replicas agree."""
+        return self.local_steps == "auto"
+
+    @property
+    def inner_steps(self) -> int:
+        """Steps of a round; 1 while that is still to be chosen."""
+        return 1 if self.local_steps == "auto" else self.local_steps
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
+        if self.local_steps == "auto":
+            return self
         if not self.apart:
             if self.compress not in OF_GRADIENTS:
                 what = "too coarse for gradients, which are exchanged in every step"
@@ -297,7 +311,7 @@ class TrainSection(Section):
     def misfit(self, total_steps: int) -> tuple[str, str] | None:
         """Return the schedule field that is too long for a run of this length, and why."""
         warmup, decay = self.warmup.of(total_steps), self.decay.of(total_steps)
-        if self.sync.apart and self.sync.local_steps > total_steps:
+        if self.sync.apart and self.sync.inner_steps > total_steps:
             what = f"more than the {total_steps} steps of the run, so replicas would never agree"
             return "sync.local_steps", f"{what}; write {max(1, total_steps // 10)} or less"
         if warmup > total_steps:

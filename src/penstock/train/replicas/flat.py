@@ -11,6 +11,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from penstock.policy.rounds import part_of
+
 
 @dataclass(frozen=True)
 class Place:
@@ -35,8 +37,7 @@ class FlatLayout:
         self.places: list[Place] = []
         start = 0
         for (name, shape), length in zip(shapes.items(), lengths, strict=True):
-            # By its middle, so that a large tensor is alone in its part where that is possible.
-            part = min(parts - 1, (2 * start + length) * parts // max(1, 2 * self.length))
+            part = part_of(start, length, self.length, parts)
             self.places.append(Place(name, tuple(shape), start, part))
             start += length
         starts = [min((p.start for p in self.of(n)), default=-1) for n in range(parts)]

@@ -33,6 +33,7 @@ from penstock.watch.facts.plan_vs_actual import (
     time_by_cause,
 )
 from penstock.watch.facts.rank_health import RankHealth, rank_health
+from penstock.watch.facts.rounds import RoundFacts, round_facts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.facts.timeline import Disruption, disruptions
 
@@ -91,6 +92,10 @@ class RunFacts:
     @cached_property
     def costs(self) -> Costs | None:
         return costs_with(self.view, self.energy) if self.view.run_or_none else None
+
+    @cached_property
+    def rounds(self) -> RoundFacts | None:
+        return round_facts(self.view)
 
     @cached_property
     def advice(self) -> list[Advice]:

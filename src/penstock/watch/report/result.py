@@ -19,6 +19,7 @@ from penstock.watch.facts.rewards import (
     recent,
     training_rewards,
 )
+from penstock.watch.facts.rounds import RoundFacts
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import BestCheckpoint, RunView
 from penstock.watch.style.text import finite
@@ -64,6 +65,7 @@ class Report:
     faults: int
     lost_replicas: int  # the others went on without them
     stragglers: tuple[dict[str, Any], ...]
+    rounds: RoundFacts | None  # of replicas that take local steps
     resumed_from: int | None  # step
     checkpoint: str | None  # the newest
     best: (
@@ -119,6 +121,7 @@ class Report:
             faults=view.fault_count,
             lost_replicas=len(view.supervisor_events_of(ReplicaGone)),
             stragglers=tuple(view.stragglers),
+            rounds=facts.rounds,
             resumed_from=view.resumed_from,
             checkpoint=view.newest_checkpoint,
             best=view.best_checkpoint,
@@ -169,6 +172,7 @@ class Report:
             "faults": self.faults,
             "lost_replicas": self.lost_replicas,
             "stragglers": list(self.stragglers),
+            "rounds": self.rounds.to_json() if self.rounds else None,
             "resumed_from": self.resumed_from,
             "checkpoint": self.checkpoint,
             "best": asdict(self.best) if self.best else None,

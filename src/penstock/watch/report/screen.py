@@ -87,6 +87,8 @@ def _headline(facts: RunFacts) -> Table:
         grid.add_row("speed", facts.speed_text)
         if facts.passes_text:
             grid.add_row("data", facts.passes_text)
+        if facts.rounds:
+            grid.add_row("rounds", facts.rounds.words())
     return grid
 
 

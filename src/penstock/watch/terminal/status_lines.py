@@ -43,7 +43,13 @@ def row(name: str, *parts: str | Text | tuple[str, str]) -> Text:
 def status_lines(facts: RunFacts, width: int) -> list[Text]:
     """Return the lines below the chart, without those that have nothing to say."""
     lines = [_speed(facts), _bar(facts, width), _legend(facts, width), _health(facts, width)]
-    return lines + [line for line in (_saved(facts), _spending(facts), _skipped(facts)) if line]
+    return lines + [
+        line for line in (_rounds(facts), _saved(facts), _spending(facts), _skipped(facts)) if line
+    ]
+
+
+def _rounds(facts: RunFacts) -> Text | None:
+    return row("rounds", facts.rounds.words()) if facts.rounds else None
 
 
 def _speed(facts: RunFacts) -> Text:

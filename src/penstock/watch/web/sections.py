@@ -19,6 +19,7 @@ from penstock.run.save import to_table
 from penstock.style import format_duration, plural
 from penstock.watch.facts.downsample import block_means, block_starts, json_numbers
 from penstock.watch.facts.event_lines import event_lines
+from penstock.watch.facts.rounds import HEADINGS
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.facts.task_scores import newest_columns, score_text
@@ -204,6 +205,14 @@ def energy(facts: RunFacts) -> Section:
     return {"energy": values, "costs": facts.costs.to_json() if facts.costs else None}
 
 
+def rounds(facts: RunFacts) -> Section:
+    """Return the rounds of replicas that take local steps, a row for each replica."""
+    found = facts.rounds
+    if found is None:
+        return {"titles": [], "rows": []}
+    return {"says": found.words(), "titles": HEADINGS[1:], "rows": found.rows()}
+
+
 def advice(facts: RunFacts) -> Section:
     return {"list": [item.to_json() for item in facts.advice]}
 
@@ -254,6 +263,7 @@ SECTIONS: dict[str, Callable[[RunFacts], Section]] = {
     "story": timeline,
     "checkpoints": checkpoints,
     "data": data,
+    "rounds": rounds,
     "tasks": tasks,
     "energy": energy,
     "advice": advice,

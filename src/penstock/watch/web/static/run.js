@@ -36,11 +36,12 @@ export class RunPage {
       checkpoints: card("checkpoints", "Checkpoints", "w4 third"),
       data: card("data", "Data", "w4 third"),
       energy: card("energy", "Energy and cost", "w4 third"),
+      rounds: card("rounds", "Rounds", "w12"),
       tasks: card("tasks", "Tasks", "w12"),
       advice: card("advice", "To go faster or cheaper", "w5"),
       events: card("events", "Events", "w7"),
     };
-    for (const name of ["energy", "tasks", "advice", "rewards"]) this.cards[name].made.hidden = true; // until there is some
+    for (const name of ["energy", "rounds", "tasks", "advice", "rewards"]) this.cards[name].made.hidden = true; // until there is some
     const { curve, rate, gradient, rewards, speed, where, ranks, story } = this.cards;
     const curves = [new Loss(curve.body, curve.tools), new Rate(rate.body), new Gradient(gradient.body, gradient.tools), new Rewards(rewards)];
     this.parts = {
@@ -51,6 +52,7 @@ export class RunPage {
     this.draws = {
       plan: (section) => this.plan(section), data: (section) => this.data(section),
       checkpoints: (section) => this.checkpoints(section), energy: (section) => spending(this.cards.energy, section),
+      rounds: (section) => this.rounds(section),
       tasks: (section) => this.tasks(section), advice: (section) => this.advice(section), events: (section) => this.events(section),
     };
     document.getElementById("trail").textContent = key;
@@ -166,6 +168,12 @@ export class RunPage {
     put(this.cards.checkpoints.body,
       table([">step", "tier", ">size", ">age", "state"], found.kept.map((one) => [formatWhole(one.step), one.tier, formatBytes(one.bytes),
         one.t === null ? "–" : formatDuration(Math.max(0, Date.now() / 1000 - one.t)), el("span", { class: one.good ? "good" : "bad", title: one.path }, one.state)])));
+  }
+
+  rounds(found) {
+    const { body, made } = this.cards.rounds;
+    made.hidden = !found.rows.length;
+    put(body, table(["replica", ...found.titles.map((title) => `>${title}`)], found.rows));
   }
 
   tasks(found) {
