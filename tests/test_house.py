@@ -61,7 +61,7 @@ SUBROOMS = {
         "format",
         "store",
     ],
-    "model": ["adapter", "open", "."],
+    "model": ["adapter", "open", ".", "kernels"],
     "ledger": [".", "journal"],
     "run": ["clusters", ".", "schema"],
     "catalog": ["open", "."],

@@ -35,7 +35,7 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dx_bsd: Tensor) -> tuple[Tensor, None]:
-        from penstock.model import embedding_kernel
+        from penstock.model.kernels import embedding as kernel
 
         (tokens_bs,) = ctx.saved_tensors
-        return embedding_kernel.table_gradient(dx_bsd, tokens_bs, ctx.words), None
+        return kernel.table_gradient(dx_bsd, tokens_bs, ctx.words), None

@@ -116,9 +116,9 @@ def transpose_padded(x8_ni: Tensor) -> Tensor:
     """
     rows = -(-len(x8_ni) // MULTIPLE) * MULTIPLE
     if x8_ni.is_cuda:
-        from penstock.model import fp8_kernel  # needs Triton, which only CUDA builds have
+        from penstock.model.kernels import transpose  # needs Triton: only CUDA builds have it
 
-        return fp8_kernel.transpose(x8_ni, rows)
+        return transpose.transpose(x8_ni, rows)
     return (
         F.pad(x8_ni.view(torch.uint8), (0, 0, 0, rows - len(x8_ni)))
         .T.contiguous()

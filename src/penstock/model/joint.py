@@ -127,9 +127,9 @@ def rotated_product(
     """Return x times the transposed weight, with its first `turned` columns rotated by heads."""
     y_bsj = F.linear(x_bsd, weight_jd)
     if y_bsj.is_cuda and y_bsj.dtype != torch.float64:
-        from penstock.model import joint_kernels
+        from penstock.model.kernels import joint as kernels
 
-        joint_kernels.rotate(y_bsj, y_bsj, cos_sin, width, turned)
+        kernels.rotate(y_bsj, y_bsj, cos_sin, width, turned)
     else:
         heads = y_bsj[..., :turned].unflatten(-1, (-1, width))
         heads.copy_(_turned(heads, cos_sin))
@@ -148,14 +148,14 @@ def joined_rotation_gradient(
     """Return the gradients of the projections side by side, q's and k's rotated back."""
     parts = [part.flatten(2) for part in (dq_bshe, dk_bske, dv_bske)]
     if dq_bshe.is_cuda and dq_bshe.dtype != torch.float64:
-        from penstock.model import joint_kernels
+        from penstock.model.kernels import joint as kernels
 
         made_bsj = dq_bshe.new_empty(*dq_bshe.shape[:2], sum(part.shape[-1] for part in parts))
         into = made_bsj.split([part.shape[-1] for part in parts], -1)
         for part, place, turn in zip(parts, into, (True, True, False), strict=True):
             width = dq_bshe.shape[-1]
             turned = part.shape[-1] if turn else 0
-            joint_kernels.rotate(part, place, cos_sin, width, turned, back=True)
+            kernels.rotate(part, place, cos_sin, width, turned, back=True)
         return made_bsj.flatten(0, 1)
     back = torch.stack((cos_sin[0], -cos_sin[1]))
     turned = [_turned(part, back).flatten(2) for part in (dq_bshe, dk_bske)]
@@ -173,9 +173,9 @@ def _(dq_bshe: Tensor, dk_bske: Tensor, dv_bske: Tensor, cos_sin: Tensor) -> Ten
 def gated_gradient(dmade_nf: Tensor, gate_nf: Tensor, up_nf: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of gate and up side by side, and silu(gate) × up."""
     if gate_nf.is_cuda and gate_nf.dtype != torch.float64:
-        from penstock.model import joint_kernels
+        from penstock.model.kernels import joint as kernels
 
-        return joint_kernels.gated_gradient(dmade_nf, gate_nf, up_nf)
+        return kernels.gated_gradient(dmade_nf, gate_nf, up_nf)
     bent_nf, slope_nf = F.silu(gate_nf), gate_nf.sigmoid()
     slope_nf = slope_nf * (1 + gate_nf * (1 - slope_nf))
     joint_nj = torch.cat((dmade_nf * up_nf * slope_nf, dmade_nf * bent_nf), -1)

@@ -60,11 +60,16 @@ class CompileAhead:
                 start_new_session=True,
             )
 
+    @property
+    def running(self) -> bool:
+        """Return whether they still compile."""
+        return self._process is not None and self._process.poll() is None
+
     def close(self) -> None:
         """End the processes."""
         if self._process is None:
             return
-        if self._process.poll() is None:
+        if self.running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
