@@ -11,10 +11,9 @@ from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.decoder import Decoder
-from penstock.model.embedding import Embedding
 from penstock.model.fp8 import E4M3, convert_linears_to_fp8, transpose_padded
 from penstock.model.initialize import decoder_on_meta, initialize
-from penstock.model.layers import attend, document_mask
+from penstock.model.layers import Embedding, attend, document_mask
 from penstock.model.loss import summed_cross_entropy
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW

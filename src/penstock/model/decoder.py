@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
-from penstock.model.embedding import Embedding
 from penstock.model.joint import JointWeights, RotatedProjections, plain_linear
 from penstock.model.latent_attention import LatentAttention
 from penstock.model.layers import (
+    Embedding,
     Mask,
     OffsetRMSNorm,
     SwiGLU,

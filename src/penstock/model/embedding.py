@@ -10,17 +10,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from penstock.model.kernels import embedding as kernel
 
-class Embedding(nn.Embedding):
-    """A table of rows, with that gradient on CUDA."""
 
-    def forward(self, tokens_bs: Tensor) -> Tensor:
-        if self.weight.is_cuda and self.weight.dtype != torch.float64:
-            return _Embedding.apply(self.weight, tokens_bs)
-        return super().forward(tokens_bs)
+def embed_on_gpu(table_vd: Tensor, tokens_bs: Tensor) -> Tensor:
+    """Look up the rows of the tokens."""
+    return _Embedding.apply(table_vd, tokens_bs)
 
 
 class _Embedding(torch.autograd.Function):
@@ -35,7 +33,5 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dx_bsd: Tensor) -> tuple[Tensor, None]:
-        from penstock.model.kernels import embedding as kernel
-
         (tokens_bs,) = ctx.saved_tensors
         return kernel.table_gradient(dx_bsd, tokens_bs, ctx.words), None

@@ -20,29 +20,28 @@ from torch.autograd.function import once_differentiable
 
 
 class JointWeights:
-    """The weights of linear layers with the same input, one after another in one tensor."""
+    """The weights of linear layers with the same input, one after another in one tensor.
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        self.linears = tuple(linears)
-        self.join()
+    Each parameter becomes a view of its rows: who updates or loads one in place updates both.
+    """
 
     @torch.no_grad()
-    def join(self) -> None:
-        """Move the weights together; each parameter becomes a view of its rows."""
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        self.linears = tuple(linears)
         self.weight_jd = torch.cat([linear.weight.detach() for linear in self.linears])
         rows = self.weight_jd.split([len(linear.weight) for linear in self.linears])
         for linear, part in zip(self.linears, rows, strict=True):
             linear.weight.data = part
 
-    def rejoin_if_moved(self) -> bool:
-        """Join again if somebody has given a parameter other memory; return whether that was so."""
+    @property
+    def in_place(self) -> bool:
+        """Return whether the parameters are still views of the joint tensor."""
         at = self.weight_jd.data_ptr()
         for linear in self.linears:
             if linear.weight.data_ptr() != at:
-                self.join()
-                return True
+                return False
             at += linear.weight.nbytes
-        return False
+        return True
 
 
 def plain_linear(linear: nn.Module) -> bool:

@@ -250,6 +250,17 @@ def apply_rotary(x_bshe: Tensor, cos_sin: Tensor, pairs: bool = False) -> Tensor
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+class Embedding(nn.Embedding):
+    """A table of rows, whose gradient has a kernel of its own on a GPU."""
+
+    def forward(self, tokens_bs: Tensor) -> Tensor:
+        if not self.weight.is_cuda or self.weight.dtype == torch.float64:
+            return super().forward(tokens_bs)
+        from penstock.model.embedding import embed_on_gpu  # needs Triton: only CUDA builds have it
+
+        return embed_on_gpu(self.weight, tokens_bs)
+
+
 class OffsetRMSNorm(nn.Module):
     """An RMSNorm that multiplies by 1 + its weight, which begins at 0."""
 

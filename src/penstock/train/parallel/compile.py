@@ -59,14 +59,13 @@ def join_projections(decoder: Decoder) -> None:
 
 
 def _joined(forward: Callable[..., Tensor], found: list[JointWeights]) -> Callable[..., Tensor]:
-    """Look at the memory of the parameters before each pass: a parameter that was given other
-    memory would be trained without effect.
+    """Look at the memory of the parameters before each pass: one that was given other memory would
+    be trained without effect.
     """
 
     @wraps(forward)
     def checked(*given: object) -> Tensor:
-        for joint in found:
-            joint.rejoin_if_moved()
+        assert all(joint.in_place for joint in found), "a joint weight was given other memory"
         return forward(*given)
 
     return checked
