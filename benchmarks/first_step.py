@@ -302,7 +302,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.peer_step:
         return peer_step(given.peers)
-    with tempfile.TemporaryDirectory() as where:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as where:  # ranks may still write
         result = measure_all(given, Path(where))
     if given.json:
         with suppress(OSError):
