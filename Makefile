@@ -8,7 +8,7 @@ KUBERNETES := .kubernetes
 SKY := .sky
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray bench-sync
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -153,6 +153,10 @@ bench-meter: $(VENV)/.core
 # What TLS between two hosts costs a step (root and iproute2); BEFORE is the src of another tree.
 bench-hosts: $(VENV)/.dev
 	@$(BIN)/python benchmarks/hosts.py $(if $(BEFORE),--before $(BEFORE)) $(BENCH)
+
+# Sites that meet in a bucket against data parallel, over 20 Mbit/s and 60 ms; needs root, iproute2, ethtool and Ceph.
+bench-sync: $(VENV)/.dev
+	@$(BIN)/python benchmarks/sites.py $(BENCH)
 
 # Starts and killed nodes on a real Slurm of 4 nodes (as for test-slurm), beside sbatch + torchrun.
 bench-launch: $(VENV)/.dev

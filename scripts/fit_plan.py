@@ -11,6 +11,7 @@ about the same, however many rows it has, and every constant is held to its prio
 """
 
 import json
+import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.plan.backtest import run_rows, runs
 from penstock.plan.backtest.memory_rows import measured, predict_row
 from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, read
 from penstock.plan.job.constants import CEILING, FLOOR, Constants, StrandedMemory, constant_names
@@ -30,6 +32,7 @@ FACTS = [HERE / f"benchmarks/facts/{name}.csv" for name in ("throughput", "throu
 MEMORY_FACTS = [
     HERE / f"benchmarks/facts/{name}.csv" for name in ("memory", "memory_more", "memory_own")
 ]
+RUN_FACTS = HERE / "benchmarks/facts/runs.csv"
 LARGE_GIB = 10.0
 OUT = HERE / "src/penstock/plan/job/fitted.json"
 
@@ -146,6 +149,19 @@ def memory_table() -> tuple[dict[str, dict[str, float]], list[float]]:
     }, spread(apart)
 
 
+def runs_table() -> dict[str, dict[str, float]]:
+    """The fits of what whole runs take beyond their plans."""
+    fits = runs.fit(run_rows.read(RUN_FACTS))
+    return {name: {"factor": float(f"{factor:.4g}")} for name, factor in fits.items()}
+
+
+def only_runs() -> None:
+    """Make the fits of whole runs anew and leave the others."""
+    table = json.loads(OUT.read_text(encoding="utf-8")) | {"runs": runs_table()}
+    OUT.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    print("runs", table["runs"]["all"], f"wrote {OUT.relative_to(HERE)}")
+
+
 def main() -> None:
     began = time.time()
     memory_fits, memory_band = memory_table()
@@ -181,6 +197,7 @@ def main() -> None:
     }
     OUT.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {OUT.relative_to(HERE)}")
+    only_runs()  # by the constants above
 
 
 def seen(rows: list[MeasuredRow]) -> dict[str, object]:
@@ -201,4 +218,4 @@ def seen(rows: list[MeasuredRow]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    only_runs() if sys.argv[1:] == ["--runs"] else main()

@@ -31,11 +31,12 @@ ROOMS = [
 SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
     "launch": [".", "doctor", "engines", "hosts", "supervisor", "prepare"],
-    "train": [".", "tasks", "export", "replicas", "codecs", "optim", "parallel", "world"],
+    "train": [".", "tasks", "export", "sites", "replicas", "codecs", "optim", "parallel", "world"],
     "simulate": ["rent", "."],
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],
     "plan": [
         "scaling",
+        "within",
         ".",
         "backtest",
         "search",

@@ -16,14 +16,18 @@ from penstock.catalog import (
     models,
     networks,
     nodes,
+    open_weights,
     power,
     prices,
+    scaling_laws,
     sites,
+    trainings,
 )
 from penstock.catalog.table import fold
 from penstock.errors import PenstockError
 
 KINDS = (accelerators, cooling, facilities, failures, models, networks, nodes, prices, sites)
+KINDS += (open_weights, scaling_laws, trainings)
 TABLES = [power.DRAWS, power.CAPS, *(module.TABLE for module in KINDS)]
 RECORDS = [pytest.param(r, id=f"{t.kind}:{r.name}") for t in TABLES for r in t]
 
@@ -57,6 +61,15 @@ def test_the_tables_are_as_full_as_promised():
     assert counts["sites"] >= 400
     assert counts["models"] >= 30
     assert 15 <= counts["prices"] <= 25, "a summary, not somebody's table"
+
+
+def test_open_weights_and_trainings_are_of_known_models():
+    for weights in open_weights.all():
+        assert weights.shape.params() > 1e8
+        assert 10 < weights.tokens / weights.shape.params() < 1e5
+        assert "/" in weights.hub
+    for one in trainings.all():
+        assert one.model_name in models.names() or one.layers
 
 
 @pytest.mark.parametrize("draw", power.DRAWS.all(), ids=lambda d: d.name)

@@ -201,9 +201,10 @@ def test_dry_run_prints_what_is_submitted(run_file: MakeFile, tmp_path: Path) ->
 
 
 def test_requests_reach_a_leader_that_shares_no_folder(tmp_path: Path) -> None:
+    from penstock.data.store.meeting_place import SharedFolder
     from penstock.launch.hosts import meeting
 
-    place = meeting.SharedFolder(tmp_path)
+    place = SharedFolder(tmp_path)
     meeting.request(place, "stop")  # to an earlier invocation
     taken: list[str] = []
     reader = meeting.RequestReader(place, taken.append)

@@ -159,7 +159,7 @@ def test_sites_get_their_share_of_the_batch_and_the_slowest_of_their_links():
     assert plan.sync.replicas == 2
     assert plan.sync.link.bytes_per_s == 1.25e6
     size = plan.sync.published_bytes
-    expected = size / 1.25e6 + size / 5e6 + 4 * 0.06
+    expected = size / 1.25e6 + size / 5e6 + 5 * 0.06
     assert plan.sync.outer.transfer_s == pytest.approx(expected, rel=1e-6)
     assert plan.sync.by_tier == {"bucket": pytest.approx(size / plan.sync.local_steps)}
     assert any("1/2 of each batch" in note for note in plan.warnings)

@@ -1,13 +1,16 @@
 """What replicas exchange, in a plan: bytes, seconds, memory, utilisation and loss."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from penstock.catalog import rounds
 from penstock.catalog.models import find as model
+from penstock.cli.main import app
 from penstock.plan.hardware.machine import NetworkTier, of_catalog
 from penstock.plan.job.job import Job, ReplicaSync
 from penstock.plan.job.layout import Layout
@@ -191,3 +194,56 @@ def test_nothing_is_claimed_where_nothing_near_was_measured(optimizer, replicas,
     found = cost(optimizer, replicas, sync)
     assert (found.low, found.high, found.basis) == (None, None, "unknown")
     assert found.words() == "not known"
+
+
+CLUSTER = """
+nodes = 2
+[accelerator]
+name = "H100"
+[[tier]]
+name = "node"
+size = 8
+bandwidth = "360 GB/s"
+[[tier]]
+name = "wan"
+size = 16
+bandwidth = "{rate}"
+latency = "30 ms"
+"""
+RUN = """
+name = "two-buildings"
+[model]
+preset = "llama-1b"
+[train]
+steps = 1000
+batch_tokens = 524288
+[train.sync]
+local_steps = 30
+compress = "int2"
+[layout]
+replicate = 2
+"""
+
+
+def test_one_command_answers_what_a_link_and_a_cadence_do(tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+
+    def asked(rate, *fields):
+        (tmp_path / "two.toml").write_text(CLUSTER.format(rate=rate))
+        use = f"cluster.use={tmp_path / 'two.toml'}"
+        words = ["plan", str(tmp_path / "run.toml"), use, "--json", *fields]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["sync"]
+
+    shares = [asked(rate)["utilization"] for rate in ("20 Mbit/s", "200 Mbit/s", "1 Gbit/s")]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.6 < 0.95 < shares[-1]
+    longer = asked("20 Mbit/s", "train.sync.local_steps=300")
+    assert longer["utilization"] > 0.85
+    assert longer["link"] == {
+        "tier": "wan",
+        "bytes_per_s": 2.5e6,
+        "hop_s": 0.03,
+        "source": "cluster file two",
+    }

@@ -81,12 +81,6 @@ def test_own_experts(run_of):
     assert unsupported_lines(run_of(text, "layout.expert=2")) == []
 
 
-def test_sites_are_refused(run_of):
-    text = TEXT + "[train]\nsync.local_steps=30\nbatch_tokens=8192\n"
-    (line,) = unsupported_lines(run_of(text + '[sites]\nbucket="/b"\nname="berlin"\n'))
-    assert line.startswith('sites.bucket = "/b": training over sites')
-
-
 def test_all_are_listed_together(run_of, monkeypatch):
     gaps = [*UNSUPPORTED_FIELDS, UnsupportedField("name", lambda value: False, "a name", "none")]
     monkeypatch.setattr("penstock.run.unsupported.UNSUPPORTED_FIELDS", gaps)
@@ -98,6 +92,6 @@ def test_all_are_listed_together(run_of, monkeypatch):
 
 def test_every_gap_is_a_field_and_every_gap_is_tried(run_of):
     tried = {override.partition("=")[0] for override, _ in REFUSED}
-    tried |= {"model.from", "model.adapter", "sites.bucket"}
+    tried |= {"model.from", "model.adapter"}
     assert {gap.field for gap in UNSUPPORTED_FIELDS} <= {field.name for field in fields.RUN.fields}
     assert {gap.field for gap in UNSUPPORTED_FIELDS} <= tried

@@ -7,11 +7,26 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from penstock.cli import backtest_power, backtest_utilization
-from penstock.cli.backtest_tables import grid, percent, say, show_skipped
+from penstock.cli.backtest_tables import (
+    grid,
+    percent,
+    say,
+    show_power,
+    show_runs,
+    show_skipped,
+    show_utilization,
+)
 from penstock.cli.show import Json, out, print_json
 from penstock.errors import PenstockError
-from penstock.plan.backtest import power, power_columns, power_rows, scores, utilization
+from penstock.plan.backtest import (
+    power,
+    power_columns,
+    power_rows,
+    run_rows,
+    runs,
+    scores,
+    utilization,
+)
 from penstock.plan.backtest.columns import listing
 from penstock.plan.backtest.report import SMALL_GIB, BacktestReport, ScoredRow
 from penstock.plan.backtest.row_file import lines
@@ -39,6 +54,9 @@ def backtest(
 ) -> None:
     if power_rows.is_power(lines(file)):
         _power(file, leave_one_out, worst, json)
+        return
+    if run_rows.is_runs(lines(file)):
+        _runs(file, leave_one_out, worst, json)
         return
     if utilization.is_utilization(lines(file)):
         _utilization(file, leave_one_out, worst, json)
@@ -79,7 +97,20 @@ def _power(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
     if json:
         print_json(report.to_json())
     else:
-        backtest_power.show(report, worst)
+        show_power(report, worst)
+
+
+def _runs(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
+    if leave_one_out:
+        raise PenstockError(
+            f"{file} is a table of whole runs: every row is predicted with the factor of whole "
+            "runs fitted without its source already; drop --leave-one-out"
+        )
+    report = runs.run(file)
+    if json:
+        print_json(report.to_json())
+    else:
+        show_runs(report, worst)
 
 
 def _utilization(file: Path, leave_one_out: bool, worst: int, json: bool) -> None:
@@ -91,7 +122,7 @@ def _utilization(file: Path, leave_one_out: bool, worst: int, json: bool) -> Non
     if json:
         print_json(report.to_json())
     else:
-        backtest_utilization.show(report, worst)
+        show_utilization(report, worst)
 
 
 def _help() -> str:
@@ -99,10 +130,12 @@ def _help() -> str:
         "The planner against measured runs: your own, or published ones.",
         "",
         "FILE.csv has a header and one row per run. A column mean_node_w makes it a power",
-        "table, peak_mem_gib a memory table, utilization one of replicas over slow links;",
-        "otherwise step times are compared. Further columns are ignored.",
+        "table, tokens_b with gpu_hours or energy_mwh one of whole runs, peak_mem_gib a memory",
+        "table, utilization one of replicas over slow links; otherwise step times are compared.",
+        "Further columns are ignored.",
     ]
     more = (
+        ("Tables of whole runs have (* needed), and may have those of both:", run_rows.COLUMNS),
         ("Power tables have (* needed):", power_columns.COLUMNS),
         ("Tables of utilisation have (* needed):", utilization.COLUMNS),
     )

@@ -15,10 +15,13 @@ from penstock.catalog import (
     models,
     networks,
     nodes,
+    open_weights,
     power,
     prices,
     rounds,
+    scaling_laws,
     sites,
+    trainings,
 )
 from penstock.catalog.fact import Fact
 from penstock.catalog.models import ModelPreset
@@ -209,6 +212,37 @@ KINDS = {
             "parameters": "params",
             "active": "active_params",
             "layers": "layers",
+        },
+    ),
+    "trainings": Kind(
+        trainings.TABLE,
+        "how published models were trained, for `penstock backtest`",
+        {
+            "name": "name",
+            "program": "framework",
+            "accelerators": "num_gpus",
+            "sequence": "seq_len",
+            "sequences a step": "global_batch_seqs",
+        },
+    ),
+    "laws": Kind(
+        scaling_laws.TABLE,
+        "published scaling laws, for `penstock plan --within`",
+        {
+            "name": "name",
+            "kind": "kind",
+            "floor": "floor",
+            "tokens to the": "tokens_exponent",
+        },
+    ),
+    "weights": Kind(
+        open_weights.TABLE,
+        "open models to adapt, and how long they were trained",
+        {
+            "name": "name",
+            "preset": "preset",
+            "tokens": "tokens",
+            "licence": "licence",
         },
     ),
 }

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="RUN", readable=False, help="The run file.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            readable=False,
+            show_default=False,
+            help="The run file; --within and --days do without.",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Fields to change: train.tokens=2B", show_default=False),
@@ -52,6 +60,14 @@ def plan(
         float | None,
         typer.Option(metavar="USD", help="The fastest number of nodes for this money."),
     ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(metavar="5000usd", help="The best model that this money can train here."),
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", help="The same for wall clock; with --within, both hold."),
+    ] = None,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="First fold in what the run of this file measured."),
@@ -63,6 +79,23 @@ def plan(
     from penstock.plan.hardware.cluster import machine_for
     from penstock.plan.not_here import known_shape
 
+    if within is not None or days is not None:
+        from penstock.cli.within import within as best_model
+
+        asked: dict[str, object] = {
+            "scale": scale,
+            "svg": svg,
+            "deadline": deadline,
+            "budget": budget,
+        }
+        asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
+        _refuse_second_question(asked, "--within and --days")
+        best_model(file, overrides or [], within, days, json)
+        return
+    if file is None:
+        raise PenstockError(
+            "plan: no run file; give one, or ask for the best model of a budget: --within 5000usd"
+        )
     run, notes = known_shape(load(file, overrides or []))
     if calibrate:
         _fold(run)
@@ -76,7 +109,7 @@ def plan(
         "detail": detail or None,
     }
     if scale is not None:
-        _refuse_second_question(others)
+        _refuse_second_question(others, "--scale")
         scaling.scale(run, cluster, scale, svg, json)
         return
     if deadline is not None or budget is not None:
@@ -129,10 +162,10 @@ def _refuse_unfit(made: "Plan") -> None:
         raise RunFailed("over the budget: " + "; ".join(made.over_budget))
 
 
-def _refuse_second_question(others: dict[str, object]) -> None:
+def _refuse_second_question(others: dict[str, object], first: str) -> None:
     clash = [f"--{name}" for name, given in others.items() if given is not None]
     if clash:
-        raise PenstockError(f"--scale and {' and '.join(clash)}: two questions; ask one at a time")
+        raise PenstockError(f"{first} and {' and '.join(clash)}: two questions; ask one at a time")
 
 
 def _fold(run: Run) -> None:

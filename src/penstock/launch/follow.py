@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from penstock.data.store.meeting_place import MeetingPlace, SharedFolder
 from penstock.errors import PenstockError, RunFailed
 from penstock.guard.tiers.journal_facts import last_result
 from penstock.launch.engines.engine import (
@@ -19,7 +20,6 @@ from penstock.launch.engines.engine import (
 )
 from penstock.launch.engines.table import keep_end, open_engine, state_of
 from penstock.launch.hosts import journal_sync, meeting
-from penstock.launch.hosts.meeting import MeetingPlace, SharedFolder
 from penstock.launch.prepare.listener import Listener
 from penstock.ledger.journal.events import InvocationStarted
 from penstock.ledger.journal.read import lines_of, read_events

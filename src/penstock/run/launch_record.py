@@ -38,7 +38,7 @@ class LaunchRecord:
     trained: int | None = None  # parameters of an adapter; None: all are trained
     flops_per_token: float | None = None  # forward and backward; None for the user's own module
     steps: int = 0
-    batch_tokens: int = 0  # tokens of one optimizer step, over all ranks
+    batch_tokens: int = 0  # tokens of one optimizer step, over all ranks (of one site)
     sequence: int = 0  # tokens
     pairs: bool = False  # a sample is a pair of sequences
     learning_rate: float = 0.0

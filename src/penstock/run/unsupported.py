@@ -24,12 +24,6 @@ class UnsupportedField:
 
 UNSUPPORTED_FIELDS = [
     UnsupportedField("dir", lambda value: "://" not in value, "a run at a URL", "write a folder"),
-    UnsupportedField(
-        "sites.bucket",
-        lambda value: False,
-        "training over sites that meet in a bucket",
-        "remove [sites]",
-    ),
 ]
 
 

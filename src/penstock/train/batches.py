@@ -7,7 +7,6 @@ run reads exactly the samples that it has not used yet.
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 
@@ -19,6 +18,7 @@ from penstock.errors import RunFailed
 from penstock.ledger.journal.events import DataSkipped, FeedState
 from penstock.ledger.journal.writer import Journal
 from penstock.meter.clock import StepClock, now
+from penstock.policy.sites import LeaseCut
 from penstock.train.parallel.microbatch import (
     DeviceBatch,
     DeviceLoader,
@@ -29,6 +29,7 @@ from penstock.train.parallel.microbatch import (
 from penstock.train.rank_context import RankContext
 
 FEED_EVENT_S = 10.0
+NO_END = 2**40  # steps of a site: its leases decide when the run ends
 
 
 @dataclass
@@ -87,6 +88,35 @@ class Poison:
         return tainted
 
 
+@dataclass(frozen=True)
+class LeaseBatches:
+    """The batches of a site's lease: a part of each, for steps that the site numbers on its own."""
+
+    number: int
+    first_step: int  # of this site, on this lease
+    cut: LeaseCut
+    done: int  # leases that all sites were through with when this one was granted
+    active: int  # leases that were held then
+
+    @property
+    def last_step(self) -> int:
+        return self.first_step + len(self.cut.batches(self.number)) - 1
+
+    def batch(self, step: int) -> int:
+        """Return which batch of the run a step uses a part of, from 1."""
+        return self.cut.batches(self.number)[step - self.first_step]
+
+    def part(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the part of the lease in a batch of positions from `start` to `stop`."""
+        return rank_slice(start, stop, self.cut.part(self.number), self.cut.parts)
+
+    def scheduled(self, step: int) -> int:
+        """Return how many steps of the whole run are done with `step`, if all sites keep up."""
+        own = step - self.first_step + 1
+        done = (self.done * self.cut.length + own * self.active) // self.cut.parts
+        return min(done, self.cut.steps)
+
+
 @dataclass
 class Batches:
     """Samples of a run by step, for one rank."""
@@ -102,11 +132,27 @@ class Batches:
     resumed_step: int = 0
     consumed: int = 0  # position in the stream at `resumed_step`, samples
     tokens: int = 0  # trained on up to `resumed_step`, in this run and the one it was forked from
+    lease: LeaseBatches | None = None  # of a site that meets others in a bucket
+    _cut: LeaseCut | None = None  # the same: what leases are cut from
     _reported: set[tuple[str, str, int]] = field(default_factory=set)  # dataset, file, block
 
     def __post_init__(self) -> None:
         self._audited = self.rank.folder.audit.is_dir()
         self._masked = self.stream.masked
+
+    def open_ended(self, cut: LeaseCut) -> None:
+        """Let a site go on until its leases are done: it may take more steps than the run has."""
+        self._cut, self.steps = cut, NO_END
+
+    @property
+    def seed_rank(self) -> int:
+        """Return the number that makes random choices differ between parts of a batch."""
+        lease, world = self.lease, self.rank.world
+        return world.data_rank if lease is None else lease.cut.part(lease.number)
+
+    def scheduled(self, step: int) -> int:
+        """Return where a step stands in the schedule of the run."""
+        return step if self.lease is None else self.lease.scheduled(step)
 
     def position(self, step: int) -> int:
         """Return how many samples all optimizer steps up to and with `step` use."""
@@ -114,6 +160,8 @@ class Batches:
 
     def tokens_at(self, step: int) -> int:
         """Return how many tokens the run has trained on after `step`."""
+        if self._cut:
+            return self.scheduled(step) * self.batch_tokens
         return self.tokens + (step - self.resumed_step) * self.batch_tokens
 
     def share(self, start: int, stop: int) -> RankShare:
@@ -123,14 +171,21 @@ class Batches:
 
     def share_of_step(self, step: int) -> RankShare:
         """Return this rank's share of the global batch of a step."""
+        if self.lease:
+            start = (self.lease.batch(step) - 1) * self.batch_samples
+            return self.share(*self.lease.part(start, start + self.batch_samples))
         start = self.position(step - 1)
         return self.share(start, start + self.batch_samples)
 
     def feed(self, after_step: int) -> Feed[DeviceBatch]:
         """Start to read this rank's samples of all steps after `after_step`, ahead of the loop."""
 
+        last = self.steps
+        if self._cut:
+            last = self.lease.last_step if self.lease else after_step
+
         def ranges() -> Iterator[tuple[int, int]]:
-            for step in range(after_step + 1, self.steps + 1):
+            for step in range(after_step + 1, last + 1):
                 share = self.share_of_step(step)
                 yield share.start, share.stop
 
@@ -158,12 +213,22 @@ class Batches:
         come from; a global batch if not given."""
         self._report(samples.skipped)
         ranks, microbatch = self.rank.world.data_ranks, self.rank.layout.microbatch
-        count = micro_count(range_samples or self.batch_samples, ranks, microbatch)
+        own = range_samples or self._samples_together()
+        count = micro_count(own, ranks, microbatch)
         return self.poison.taint(samples.micros(count, microbatch))
 
-    @cached_property
+    def _samples_together(self) -> int:
+        """Return the samples that are cut into this rank's microbatches and those of others."""
+        if self._cut is None:
+            return self.batch_samples
+        start, stop = self.lease.part(0, self.batch_samples) if self.lease else (0, 1)
+        return stop - start
+
+    @property
     def _tokens_together(self) -> int:
         """Tokens of a step of all ranks that take it together."""
+        if self._cut:
+            return self._samples_together() * (self.batch_tokens // self.batch_samples)
         world, samples = self.rank.world, self.batch_samples
         if not world.apart:
             return self.batch_tokens
@@ -209,9 +274,9 @@ class Batches:
         share = self.share_of_step(step)
         line: dict[str, float] = {
             "attempt": rank.journal.attempt,
-            "step": step,
-            "data_rank": rank.world.data_rank,
-            "data_ranks": rank.world.data_ranks,
+            "step": self.lease.batch(step) if self.lease else step,
+            "data_rank": self.seed_rank,
+            "data_ranks": self._cut.parts if self._cut else rank.world.data_ranks,
         }
         line |= {"first": share.start, "stop": share.stop, "t": now()}
         with (folder / f"r{rank.journal.ranks[0]:05d}.jsonl").open("a") as file:

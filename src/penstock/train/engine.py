@@ -55,7 +55,8 @@ def build_engine(
     policy = LiveReplicaReducer if run.guard.mode == "live" else ReplicaReducer
     replicas = policy(world, run.train.sync.compress)
     runner = _runner(parts, run, layout, world, put_user_loss(run, parts))
-    micros = RankShare.of(0, run.batch_samples, 0, world.data_ranks, layout.microbatch).micros
+    samples = -(-run.batch_samples // (run.sites.count if run.sites else 1))
+    micros = RankShare.of(0, samples, 0, world.data_ranks, layout.microbatch).micros
     # One backward pass in 16 bits is as exact as its matmuls; sums of several are not.
     gradients = Gradients(trained, wide=micros > 1 or not replicas.alone)
     shares = {
@@ -73,7 +74,7 @@ def build_engine(
         buffers=parts.buffers,
         pulse=pulse,
     )
-    outer = _outer_step(trained, update, run, world) if world.apart else None
+    outer = _outer_step(trained, update, run, world) if world.apart or run.sites else None
     return Engine(parts, runner, update, replicas, stepper, outer)
 
 

@@ -14,6 +14,7 @@ from penstock.ledger.journal.events import RoundEnded
 from penstock.meter.clock import StepClock
 from penstock.policy.rounds import Rounds
 from penstock.train.optim.optimizer import Optimizer
+from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.outer import OuterStep
 from penstock.train.replicas.reduce import REQUESTS, Vote
@@ -38,6 +39,10 @@ class LocalSteps:
     @property
     def outer(self) -> OuterStep:
         return self.exchange.outer
+
+    def begin_step(self, at: Progress) -> bool:
+        """Return whether the next step needs another feed than those before it."""
+        return False
 
     def ends(self, step: int) -> bool:
         """Return whether all replicas agree after `step`."""

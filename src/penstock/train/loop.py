@@ -29,6 +29,7 @@ from penstock.train.replicas.reduce import Vote
 from penstock.train.replicas.rewind import Rewind
 from penstock.train.replicas.rounds import RoundExchange
 from penstock.train.saving import CheckpointSaver
+from penstock.train.site_rounds import SiteRounds
 from penstock.train.state import TrainingState
 from penstock.train.step import LearningRate, seed_step
 from penstock.train.task_scores import TaskEvaluator
@@ -66,6 +67,10 @@ class EveryStep:
 
     back_before = 0  # a step that is refused is refused by all of them
 
+    def begin_step(self, at: Progress) -> bool:
+        """Return whether the next step needs another feed than those before it."""
+        return False
+
     def ends(self, step: int) -> bool:
         """Return whether all replicas agree after `step`."""
         return True
@@ -95,7 +100,7 @@ class Trainer:
     tracer: Tracer
     curve: LossCurve
     learning_rate: LearningRate
-    agreement: EveryStep | LocalSteps
+    agreement: EveryStep | LocalSteps | SiteRounds
     live: bool  # replicas come and go
     warm: bool = False
 
@@ -112,6 +117,9 @@ class Trainer:
             try:
                 # A vote is pending at the start (the first evaluation) and after a rewind that cut
                 # its step's end off: then only the end of the step is done.
+                if at.pending is None and self.agreement.begin_step(at):
+                    feed.close()
+                    feed = self.batches.feed(after_step=at.step)
                 if at.pending is None:
                     with self.tracer.trace_if_requested(at.step + 1, clock):
                         self.train_step(at.step + 1, feed, clock)
@@ -134,13 +142,13 @@ class Trainer:
         """Do one optimizer step and record it."""
         run, stepper = self.rank.run, self.engine.stepper
         clock.begin()
-        seed_step(run.train.seed, step, self.rank.world.data_rank)
+        seed_step(run.train.seed, step, self.batches.seed_rank)
         samples, micros, tokens = self.batches.fetch(step, feed, clock)
         loss, grads = stepper.forward_backward(micros, tokens, clock)
         summed = stepper.reduce(grads, clock)
         asked = self.requests(step) if self.agreement.ends(step) else {}
         vote = stepper.vote(loss, summed, asked, clock)
-        rate = self.learning_rate.at(step - 1)
+        rate = self.learning_rate.at(self.batches.scheduled(step) - 1)
         accepted = self.anomalies.accepts(step, vote, samples)
         self.saver.wait_until_copied(clock)
         if accepted:
@@ -261,8 +269,13 @@ def build(rank: RankContext) -> Trainer:
         writes_steps=rank.leads_steps,
     )
     sync = rank.run.train.sync
-    rounds = Rounds(batches.steps, sync.inner_steps, sync.stream)
-    exchange = RoundExchange(rounds, engine.outer) if engine.outer else None
+    steps = batches.steps
+    rounds = Rounds(steps, sync.inner_steps, sync.stream)
+    exchange: RoundExchange | SiteRounds | None = None
+    if engine.outer and rank.run.sites:
+        exchange = SiteRounds(rank, batches, engine.outer, engine.optimizer)
+    elif engine.outer:
+        exchange = RoundExchange(rounds, engine.outer)
     state = TrainingState(rank, engine, batches, sentinels, exchange)
     saver = CheckpointSaver(rank, state)
     tasks = (
@@ -275,8 +288,10 @@ def build(rank: RankContext) -> Trainer:
     live = rank.run.guard.mode == "live"
     recovery = (LiveRecovery if live else Recovery)(rank, state, saver, evaluator, progress)
     anomalies = AnomalyGuard(rank, engine, batches, sentinels, recovery, rounds)
-    agreement: EveryStep | LocalSteps = EveryStep()
-    if exchange:
+    agreement: EveryStep | LocalSteps | SiteRounds = EveryStep()
+    if isinstance(exchange, SiteRounds):
+        agreement, exchange.save_due = exchange, saver.due_by_number
+    elif exchange:
         agreement = LocalSteps(rounds, exchange, engine.optimizer, rank, saver.due_by_number)
     tracer = Tracer(rank.folder.traces, rank.journal, rank.world, rank.run.log.trace)
     curve = LossCurve(rank.journal, rank.world)
@@ -293,7 +308,7 @@ def build(rank: RankContext) -> Trainer:
         anomalies=anomalies,
         tracer=tracer,
         curve=curve,
-        learning_rate=LearningRate.of(rank.run.train, rank.run.learning_rate, batches.steps),
+        learning_rate=LearningRate.of(rank.run.train, rank.run.learning_rate, steps),
         agreement=agreement,
         live=live,
     )

@@ -91,7 +91,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     if run.guard.mode == "live":
         world: World = join_live(layout, launch.device, run.guard.timeout)
     else:
-        apart = run.train.sync.apart
+        apart = run.train.sync.apart and not run.sites  # a site is one replica
         world = join(layout, launch.device, run.guard.timeout, apart=apart)
     journal.write(RankJoined())
     pulse.at("build")

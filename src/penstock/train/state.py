@@ -26,6 +26,7 @@ from penstock.train.parallel.parts import ModelParts
 from penstock.train.rank_context import RankContext
 from penstock.train.replica_state import with_outer_state
 from penstock.train.replicas.rounds import RoundExchange
+from penstock.train.site_rounds import SiteRounds
 
 
 def weight_tensors(
@@ -64,7 +65,7 @@ class TrainingState:
     engine: Engine
     batches: Batches
     sentinels: Sentinels
-    exchange: RoundExchange | None = None  # of replicas that take local steps
+    exchange: RoundExchange | SiteRounds | None = None  # of what takes local steps
     best: BestState = field(default_factory=BestState)  # of the evaluations so far
     best_before: BestState = field(default_factory=BestState)  # before the last of them
     _constant: dict[str, Any] = field(default_factory=dict)  # scalars that no step changes
@@ -136,9 +137,8 @@ class TrainingState:
             return {}
         own = {
             "updates": self.engine.optimizer.updates,
-            "tokens": self.exchange.tokens,
             "sentinels": self.sentinels.to_json(),
-        }
+        } | self.exchange.to_json()
         every = self.rank.world.gather(own if self.rank.world.first_inside else None)
         return {"replicas": [one for one in every if one is not None]}
 
@@ -223,7 +223,7 @@ class TrainingState:
             tensors = {name: t for name, t in tensors.items() if name.startswith("model/")}
         checkpoints.load(found, tensors, self.rank.world)
         if self.exchange:
-            self.exchange.resume(own["tokens"] if exact else None)
+            self.exchange.resume(own if exact else None)
         optimizer.copy_masters()
         return own
 

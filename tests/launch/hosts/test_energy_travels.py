@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fake_meter import gpus
+from penstock.data.store.meeting_place import SharedFolder
 from penstock.launch.hosts import journal_sync
-from penstock.launch.hosts.meeting import SharedFolder
 from penstock.launch.hosts.mirror import FileChunk, GrowingFiles, write_chunk
 from penstock.ledger.journal.energy import EnergyJournal, EnergySource, EnergySpan, read_nodes
 from penstock.run.folder import RunFolder

@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.data.store.meeting_place import SharedFolder
 from penstock.launch.hosts import journal_sync
-from penstock.launch.hosts.meeting import SharedFolder
 from penstock.ledger.journal.read import next_attempt, read_events
 from penstock.ledger.journal.records import SUPERVISOR
 from penstock.ledger.journal.writer import Journal, SupervisorJournal

@@ -10,13 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.data.store.meeting_place import MeetingPlace, ObjectStore, SharedFolder
 from penstock.launch.hosts.lease import Lease, LeaseObserver, LeaseRecord, _parse_record
-from penstock.launch.hosts.meeting import (
-    MeetingPlace,
-    ObjectStore,
-    SharedFolder,
-    read_or_create_secret,
-)
+from penstock.launch.hosts.meeting import read_or_create_secret
 from penstock.policy.lease import DEAD_S, FENCED_S
 
 

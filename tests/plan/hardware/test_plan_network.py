@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.plan.hardware import network
 from penstock.plan.hardware.machine import Machine, NetworkTier
-from penstock.plan.hardware.network import HALF_BYTES_OUTSIDE, UNHIDDEN, CommGroup
+from penstock.plan.hardware.network import HALF_BYTES_OUTSIDE, UNHIDDEN, CommGroup, Dispatch
 from planned_jobs import machine
 
 UP = NetworkTier("scale-up", 8, 400e9, 2e-6)
@@ -127,7 +127,7 @@ def test_all_to_all_by_hand() -> None:
 
 def test_a_token_with_two_experts_in_one_far_node_travels_there_once() -> None:
     """Of two copies of a token and four nodes, 3 × (1 − (3/4)²) / 2 of a copy leaves."""
-    took = network.all_to_all_s(network.group(ALL, 32), 8e6, share=0.5, copies=2)
+    took = network.all_to_all_s(network.group(ALL, 32), 8e6, share=0.5, dispatch=Dispatch(2))
     assert took == pytest.approx(8e6 * 3 * (1 - 9 / 16) / 2 / 50e9 + 7 / 4 * 2e-6 + 10e-6)
 
 
@@ -153,7 +153,9 @@ def test_more_bytes_never_take_less(
     g = network.group(ALL, ways, stride)
     low, high = sorted((a, b))
     assert network.gather_s(g, low) <= network.gather_s(g, high)
-    assert network.all_to_all_s(g, low, 0.5, copies) <= network.all_to_all_s(g, high, 0.5, copies)
+    assert network.all_to_all_s(g, low, 0.5, Dispatch(copies)) <= network.all_to_all_s(
+        g, high, 0.5, Dispatch(copies)
+    )
     assert network.send_s(ALL, low, stride, 2) <= network.send_s(ALL, high, stride, 2)
 
 
@@ -162,8 +164,8 @@ def test_more_ways_never_take_less(a: int, b: int, stride: int, size: float, cop
     few, many = (network.group(ALL, ways, stride) for ways in sorted((a, b)))
     least = 1 - 1e-12  # rounding
     assert network.gather_s(many, size) >= network.gather_s(few, size) * least
-    together = network.all_to_all_s(few, size, 0.5, copies)
-    assert network.all_to_all_s(many, size, 0.5, copies) >= together * least
+    together = network.all_to_all_s(few, size, 0.5, Dispatch(copies))
+    assert network.all_to_all_s(many, size, 0.5, Dispatch(copies)) >= together * least
 
 
 @given(WAYS, STRIDES, SIZES, st.integers(0, 3), st.floats(1, 100), st.floats(0, 1))
@@ -176,7 +178,7 @@ def test_a_better_tier_is_never_slower(
     before, after = ALL, on(*tiers)
     for took in (
         lambda m: network.gather_s(network.group(m, ways, stride), size),
-        lambda m: network.all_to_all_s(network.group(m, ways, stride), size, 0.5, 4),
+        lambda m: network.all_to_all_s(network.group(m, ways, stride), size, 0.5, Dispatch(4)),
         lambda m: network.send_s(m, size, stride, 2),
     ):
         assert took(after) <= took(before) * (1 + 1e-12)
@@ -198,7 +200,7 @@ def test_sending_a_token_once_never_sends_more(
     ways: int, size: float, copies: int, share: float
 ) -> None:
     g = network.group(ALL, ways)
-    once = network.all_to_all_s(g, size, share, copies)
+    once = network.all_to_all_s(g, size, share, Dispatch(copies))
     assert once <= network.all_to_all_s(g, size, share) * (1 + 1e-12)
 
 

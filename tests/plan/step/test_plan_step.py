@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.plan.hardware import network
 from penstock.plan.hardware.machine import Machine, NetworkTier
+from penstock.plan.hardware.network import Dispatch
 from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Adapter, Job, Software
 from penstock.plan.job.layout import Layout
@@ -241,14 +242,16 @@ def test_all_to_all_between_nodes_sends_a_token_once_unless_the_dispatcher_canno
     g = network.group(of.machine, 16)
     for dedupes, copies in ((True, 4), (False, 1)):
         found = timed(replace(of, software=Software(dedupes=dedupes))).parts["all-to-all"]
-        once = network.all_to_all_s(g, size, PRIOR.all_to_all, copies)
+        once = network.all_to_all_s(g, size, PRIOR.all_to_all, Dispatch(copies))
         assert found == pytest.approx(4 * once * 7)
 
 
 def test_split_experts_are_a_stride_apart() -> None:
     of = job(Layout(1, 4, tensor=4, expert=4, expert_tensor=4), SPARSE, batch=4)
     size = operators.expert_copies(of) * 512 * 2 * 1.1
-    once = network.all_to_all_s(network.group(of.machine, 4, 4), size, PRIOR.all_to_all, 2)
+    once = network.all_to_all_s(
+        network.group(of.machine, 4, 4), size, PRIOR.all_to_all, Dispatch(2)
+    )
     assert timed(of).parts["all-to-all"] == pytest.approx(4 * once * 7)
 
 

@@ -227,7 +227,7 @@ def test_what_travels_can_be_saved_and_loaded() -> None:
     for one, other in zip(saved, loaded, strict=True):
         state = {name: tensor.clone() for name, tensor in one.local_state().items()}
         assert sorted(state) == ["flight.0.mean", "flight.0.sent"]
-        other.resume(one.tokens)
+        other.resume({"tokens": one.tokens})
         assert not other.outer.flights
         other.load_local_state(state)
     for one, other in zip(undisturbed, loaded, strict=True):

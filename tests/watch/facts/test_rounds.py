@@ -48,6 +48,34 @@ def test_rounds_bytes_and_lag_of_each_replica(tmp_path: Path) -> None:
     )
 
 
+def test_rounds_of_sites_as_one_of_them_tells(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, ranks=1, steps=40, ended="done")
+    sites = '[sites]\nbucket = "/b"\nname = "berlin"\n'
+    folder.run_file.write_text(
+        folder.run_file.read_text() + "\n[train.sync]\nlocal_steps = 10\n" + sites
+    )
+    with Journal(folder.journal, 1, range(1)) as journal:
+        for number, members in enumerate([{}, {"berlin": 1, "paris": 1}, {"berlin": 2}], 1):
+            journal.event(
+                "site_round",
+                t=T0 + 10 + number,
+                number=number,
+                by="paris",
+                sites=members,
+                late=dict.fromkeys(members, 0),
+                sent_bytes=500,
+                received_bytes=900,
+            )
+    found = round_facts(RunView(folder))
+    assert found
+    assert (found.rounds, found.planned, found.sent_bytes, found.lag) == (2, 4, 1500, 1)
+    berlin, paris = found.members
+    assert (berlin.name, berlin.rounds, berlin.behind, berlin.step) == ("site berlin", 2, 0, 20)
+    assert (paris.name, paris.behind, paris.sent_bytes) == ("site paris", 1, None)
+    assert "site paris is 1 round behind" in found.words()
+    assert found.rows()[1][4] == "–"
+
+
 def test_a_round_that_was_done_again_counts_once_and_its_bytes_twice(tmp_path: Path) -> None:
     found = round_facts(RunView(run_with_rounds(tmp_path, [10, 20, 20], [10, 20, 20])))
     assert found

@@ -159,7 +159,7 @@ def test_the_largest_cause_comes_first(tmp_path: Path) -> None:
 def test_advice_does_not_repeat_the_run_file(tmp_path: Path) -> None:
     found = advised(tmp_path, (0.0, 1.0, 1.0, 0.0), '[train.sync]\ncompress = "bf16"\n')
     assert found[Cause.COMMUNICATE].field == "train.batch_tokens"
-    assert found[Cause.COMMUNICATE].value == 2000
+    assert found[Cause.COMMUNICATE].value == 2 * 2048  # twice the run file's
 
 
 def test_the_slow_rank_is_named(tmp_path: Path) -> None:

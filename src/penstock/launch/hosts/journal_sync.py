@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.data.store.meeting_place import MeetingPlace, SharedFolder
 from penstock.files import write_synced
-from penstock.launch.hosts.meeting import MeetingPlace, SharedFolder
 from penstock.ledger.journal.energy import is_energy_file
 from penstock.ledger.journal.records import SUPERVISOR, parse_name
 from penstock.run.folder import RunFolder

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from secrets import token_hex
 
-from penstock.launch.hosts.meeting import MeetingPlace
+from penstock.data.store.meeting_place import MeetingPlace
 from penstock.policy import lease as policy
 
 FOLDER = "lease"

@@ -1,11 +1,6 @@
-"""The meeting place of the hosts of a run: small objects in a shared folder or an object store.
-
-A lease and the exchange of records need four calls only. A call that fails raises OSError, and it
-gives up after a few seconds: a host that cannot reach the place must know that soon.
-"""
+"""The meeting place of the hosts of a run: their secret, marks and requests in it."""
 
 import contextlib
-import os
 import re
 import secrets
 import threading
@@ -13,11 +8,10 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
-from penstock.data.store.objects import Store, is_url
+from penstock.data.store.meeting_place import MeetingPlace, ObjectStore, SharedFolder
+from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, RunFailed
-from penstock.files import PRIVATE, sync
 from penstock.run.schema.run import Run
 
 TOKEN = "PENSTOCK_SUBMISSION"
@@ -25,97 +19,10 @@ TOKEN = "PENSTOCK_SUBMISSION"
 meeting place."""
 LEAST = "PENSTOCK_LEAST_NODES"
 """Environment variable that an engine sets on a node: with fewer hosts the run does not begin."""
-PATIENCE_S = 3.0
 SECRET_BYTES, MOST_SECRETS = 32, 100
 REQUESTS_S = 3.0  # between two looks for requests
 _SECRET, _SUBMITTED, _REQUESTS = "secret", "submitted", "requests"
 _STOPPED = b"stopped"
-
-
-class MeetingPlace(Protocol):
-    """A store of small objects that all hosts of a run can reach."""
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Write an object unless the name is taken; return whether it was written."""
-        ...
-
-    def put(self, name: str, content: bytes) -> None: ...
-    def get(self, name: str) -> bytes: ...
-    def list(self, prefix: str) -> dict[str, int]:
-        """Return the names below a folder, with their sizes."""
-        ...
-
-
-class SharedFolder:
-    """A folder that all hosts see. It needs hard links, which cluster file systems have."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Write a file aside and link it to its name.
-
-        A link appears whole or not at all, also on NFS, where O_EXCL alone can show a torn file.
-        """
-        aside = self._aside(name, content)
-        try:
-            os.link(aside, self.path / name)
-            sync(aside.parent)
-            return True
-        except FileExistsError:
-            return False
-        finally:
-            aside.unlink()
-
-    def put(self, name: str, content: bytes) -> None:
-        self._aside(name, content).replace(self.path / name)
-
-    def get(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
-
-    def list(self, prefix: str) -> dict[str, int]:
-        return {
-            str(path.relative_to(self.path)): path.stat().st_size
-            for path in (self.path / prefix).glob("*")
-            if path.is_file() and not path.name.startswith(".")
-        }
-
-    def _aside(self, name: str, content: bytes) -> Path:
-        final = self.path / name
-        final.parent.mkdir(parents=True, exist_ok=True)
-        aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
-        # For the owner alone: run files and the secret of the hosts are here. Synced before it gets
-        # its name: a power cut leaves a whole record or none.
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        return aside
-
-
-class ObjectStore:
-    """A prefix of an object store."""
-
-    def __init__(self, url: str) -> None:
-        self.store = Store(url, patience_s=PATIENCE_S)
-
-    def __str__(self) -> str:
-        return self.store.url
-
-    def create(self, name: str, content: bytes) -> bool:
-        return self.store.create(name, content)
-
-    def put(self, name: str, content: bytes) -> None:
-        self.store.put(name, content)
-
-    def get(self, name: str) -> bytes:
-        return self.store.get(name)
-
-    def list(self, prefix: str) -> dict[str, int]:
-        return {one.name: one.size for one in self.store.list(prefix)}
 
 
 def read_or_create_secret(place: MeetingPlace) -> str:

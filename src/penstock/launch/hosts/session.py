@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
+from penstock.data.store.meeting_place import ObjectStore, SharedFolder
 from penstock.launch.hosts import meeting
 from penstock.launch.hosts.admission import hello, refusal
 from penstock.launch.hosts.follower import Follower
@@ -44,7 +45,7 @@ class HostSession:
     run: Run
     prepared: PreparedRun
     folder: RunFolder
-    place: meeting.SharedFolder | meeting.ObjectStore
+    place: SharedFolder | ObjectStore
     journal_sync: JournalSync
     listener: Listener
     began: float

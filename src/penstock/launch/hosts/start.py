@@ -2,6 +2,7 @@
 
 import os
 
+from penstock.data.store.meeting_place import MeetingPlace
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.hosts import meeting
 from penstock.launch.hosts.journal_sync import JournalSync
@@ -56,7 +57,7 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         raise error(outcome.error)
 
 
-def _was_stopped(place: meeting.MeetingPlace) -> bool:
+def _was_stopped(place: MeetingPlace) -> bool:
     """Return whether a person stopped the run since an engine was asked to start this node.
 
     A meeting place that the other nodes cannot see is refused.
@@ -69,14 +70,14 @@ def _was_stopped(place: meeting.MeetingPlace) -> bool:
     return False
 
 
-def _unreachable(place: meeting.MeetingPlace, error: OSError) -> str:
+def _unreachable(place: MeetingPlace, error: OSError) -> str:
     return (
         f"{place}: the hosts of the run meet there, and it cannot be reached: {error}. Give the "
         "same command when it can"
     )
 
 
-def _pull(journal_sync: JournalSync, place: meeting.MeetingPlace) -> None:
+def _pull(journal_sync: JournalSync, place: MeetingPlace) -> None:
     """Fetch the records of the run: other hosts may have begun it."""
     try:
         journal_sync.pull()

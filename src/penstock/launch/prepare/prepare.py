@@ -39,6 +39,7 @@ from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.code import loss_code
 from penstock.run.schema.model import NO_WEIGHTS
 from penstock.run.schema.run import Run
+from penstock.train.sites.objects import read_secret
 
 SOME_STEPS = 1000  # of a run whose length only its dataset will tell
 
@@ -128,6 +129,8 @@ def settle_choices(
     run: Run, data: Sequence[Manifest], machine: Devices, named: PlanEntry = ""
 ) -> PreparedRun:
     """Make every choice that the file leaves open; refuse what does not go with the data."""
+    if run.sites:
+        read_secret(run.sites.secret)
     run = with_choices(fitted(run, data))
     sizes = usable_sizes(run, data)
     masked = any(shard.mask for manifest in data for shard in manifest.shards)

@@ -122,7 +122,7 @@ class PreparedRun:
             **({"trained": run.model.trained_params(shape)} if shape and adapter else {}),
             "flops_per_token": shape.flops_per_token(run.sequence, frozen) if shape else None,
             "steps": run.steps(data.samples),
-            "batch_tokens": run.batch_tokens,
+            "batch_tokens": run.batch_tokens // (run.sites.count if run.sites else 1),
             "sequence": run.sequence,
             **({"pairs": True} if run.train.on_pairs else {}),
             "learning_rate": run.learning_rate,

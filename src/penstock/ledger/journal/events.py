@@ -459,6 +459,34 @@ class RoundEnded(JournalEvent):
     sent_bytes: int  # by this rank, since the last round
 
 
+@moment("site_round")
+class SiteRound(JournalEvent):
+    """A site has merged a round of sites that meet in a bucket."""
+
+    number: int
+    by: str  # the site that wrote it
+    sites: dict[str, int]  # whose work it is, with the round in which its lease was granted
+    late: dict[str, int]  # the same sites: rounds by which they were late
+    sent_bytes: int  # by this site, since the last round
+    received_bytes: int
+
+
+@moment("site_refused")
+class SiteRefused(JournalEvent):
+    """What a site published, or somebody in its name, was refused."""
+
+    site: str  # or the name of the object, where it is no site's
+    why: str
+
+
+@moment("site_lease_lost")
+class SiteLeaseLost(JournalEvent):
+    """This site was late by too much: its samples were given out again."""
+
+    lease: int
+    number: int  # the last round by then
+
+
 @moment("feed")
 class FeedState(JournalEvent):
     """The state of the data feed, now and then."""

@@ -12,7 +12,7 @@ from typing import Literal
 from penstock.errors import PenstockError
 from penstock.plan.backtest.rows import MeasuredRow, RowSkipped, number
 
-Table = Literal["both", "throughput", "memory", "power"]
+Table = Literal["both", "throughput", "memory", "power", "runs"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ COLUMNS = (
     TableColumn("experts", "routed experts; blank: a dense model"),
     TableColumn("topk", "experts that a token goes to"),
     TableColumn("moe_ffn_hidden", "width inside one expert"),
+    TableColumn("shared_experts", "experts that every token goes to; blank: 0"),
+    TableColumn("dense_layers", "layers without experts; blank: 0"),
     TableColumn("seq_len", "tokens of one sequence", needed=True),
     TableColumn("global_batch_seqs", "sequences of one optimizer step, all in all"),
     TableColumn("microbatch", "sequences of one forward pass"),

@@ -58,7 +58,18 @@ KNOWN: tuple[tuple[str, Software], ...] = (
             context_bytes=1.5e9,  # CUDA before 11.7 loads every kernel (BigScience's own figure)
         ),
     ),
-    (r"megatron|neox|nanotron|colossal", _MEGATRON),
+    # nanotron has Megatron's layout and optimizer, but gates and residuals are torch operations.
+    (r"nanotron", replace(_MEGATRON, name="nanotron", fused=False, overlap_tensor=True)),
+    # GPT-NeoX 1.0: kernels of its own for softmax and GELU only; DeepSpeed waits for the device
+    # after each checkpointed layer and reduces gradients in buckets.
+    (r"neox", replace(_MEGATRON, name="gpt-neox", fused=False)),
+    # Meta's program of LLaMA and Llama 2: xformers' attention, operations of torch, outputs of
+    # matrices kept, tensor-parallel collectives behind work (arXiv 2302.13971, 2.4).
+    (
+        r"^meta$",
+        replace(_MEGATRON, name="meta", fused=False, attention="first", overlap_tensor=True),
+    ),
+    (r"megatron|colossal", _MEGATRON),
     (
         r"maxtext|jax|xla",
         Software(name="xla", torch_layers=False, fused=True, attention="chip", overlap_tensor=True),
@@ -126,6 +137,9 @@ def usual_zero(framework: str, pipeline: int) -> int:
 # What a blank sharding means: NeMo and Megatron-Bridge train with the distributed optimizer.
 SHARDED = {
     "nemo": 1,
+    "nanotron": 1,
+    "gpt-neox": 1,
+    "meta": 1,
     "megatron": 1,
     "megatron-deepspeed": 0,
     "composer": 3,
@@ -172,7 +186,7 @@ def software_of(
     name = framework.lower()
     like = _MEGATRON if model_parallel or narrow else _FSDP
     found = next((s for pattern, s in KNOWN if re.search(pattern, name)), like)
-    changes: dict[str, bool] = {}
+    changes: dict[str, bool | float | str] = {}
     if found.name == "megatron" and narrow:  # 8-bit comes with Transformer Engine's overlap
         changes["overlap_tensor"] = True
     if "compile" in notes and "no compile" not in notes:
@@ -184,6 +198,14 @@ def software_of(
         changes["overlap_tensor"] = True
     if "vanilla tp" in notes:
         changes["overlap_tensor"] = False
+    if "dualpipe" in notes:
+        changes["dual_pipe"] = True
+    if "8-bit dispatch" in notes:  # there and, for gradients, back; results travel in 16 bits
+        changes["dispatch_bytes"] = 1.5
+    if "32-bit reduction" in notes:
+        changes["reduce_bytes"] = 4.0
+    if "flashattention 1" in notes:
+        changes["attention"] = "first"
     if "a2a overlap" in notes:
         changes["overlap_experts"] = True
     if "dispatcher a2a" in notes:

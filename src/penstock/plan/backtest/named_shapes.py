@@ -11,7 +11,10 @@ from penstock.catalog.shapes import ModelShape
 # 128 of both at most sizes (arXiv 2005.14165, 2302.13971).
 ASPECT = 128
 HEAD_WIDTH = 128
+# Models this wide have heads for eight tensor-parallel ranks.
+WIDE, EVEN_HEADS = 4096, 8
 SAME_SIZE = 0.1  # models of a family whose parameters differ by less are taken for each other
+BY_NAME = "the model of that name"  # why a width was filled in
 SAME_LAYERS = 0.025  # layers that stages divide are taken where they fit the parameters this well
 
 # Blocks that Penstock does not build, so they are no presets: two-matrix feed-forward parts,
@@ -67,7 +70,7 @@ def completed(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]
     if shape is None and not cells.get("hidden"):
         shape = _of_family(cells)
     if shape and not cells.get("hidden"):
-        fill(widths(shape), "the model of that name")
+        fill(widths(shape), BY_NAME)
         return full
     params = _params(cells)
     if params and not cells.get("experts"):
@@ -77,7 +80,7 @@ def completed(cells: Mapping[str, str], assumed: list[str]) -> Mapping[str, str]
 
 def widths(shape: ModelShape) -> dict[str, int]:
     """Return the columns of a table that a shape fills."""
-    return {
+    found = {
         "layers": shape.layers,
         "hidden": shape.hidden,
         "ffn_hidden": shape.ffn,
@@ -85,6 +88,15 @@ def widths(shape: ModelShape) -> dict[str, int]:
         "kv_heads": shape.kv_heads,
         "vocab": shape.vocab,
     }
+    if shape.moe:
+        found |= {
+            "experts": shape.experts,
+            "topk": shape.experts_active,
+            "moe_ffn_hidden": shape.expert_ffn,
+            "shared_experts": shape.shared_experts,
+            "dense_layers": shape.dense_layers,
+        }
+    return found
 
 
 def _params(cells: Mapping[str, str]) -> float:
@@ -92,7 +104,12 @@ def _params(cells: Mapping[str, str]) -> float:
     stated = cells.get("params_b", "")
     if re.fullmatch(r"[\d.]+", stated):
         return float(stated) * 1e9
-    in_name = re.findall(r"(\d+(?:\.\d+)?)\s*([bmt])\b", cells.get("model_name", "").lower())
+    return size_in(cells.get("model_name", ""))
+
+
+def size_in(name: str) -> float:
+    """Return the parameters that a model's name states; 0: none or several sizes."""
+    in_name = re.findall(r"(\d+(?:\.\d+)?)\s*([bmt])\b", name.lower())
     if len(in_name) != 1:  # a name with two sizes is not the name of a model
         return 0.0
     size, unit = in_name[0]
@@ -123,7 +140,8 @@ def _by_count(cells: Mapping[str, str], params: float) -> dict[str, int]:
     layers, hidden = known["layers"], known["hidden"]
     if not hidden:
         exact = (params / 12 * ASPECT) ** (1 / 3) if not layers else sqrt(params / 12 / layers)
-        hidden = max(1, round(exact / HEAD_WIDTH)) * HEAD_WIDTH
+        unit = HEAD_WIDTH * (EVEN_HEADS if exact >= WIDE else 1)
+        hidden = max(1, round(exact / unit)) * unit
     if not layers:
         exact = max(1.0, (params - vocab * hidden) / (12 * hidden**2))
         even = max(1, round(exact / max(1, stages))) * max(1, stages)

@@ -166,6 +166,8 @@ def shape_of(cells: Mapping[str, str], assumed: list[str]) -> ModelShape:
         experts=experts,
         experts_active=_active(cells, experts, assumed),
         expert_ffn=expert_ffn if experts else 0,
+        shared_experts=whole(cells, "shared_experts") if experts else 0,
+        dense_layers=whole(cells, "dense_layers") if experts else 0,
     )
     twin = _twin(name, shape)
     if twin:
@@ -288,6 +290,8 @@ def layout_of(cells: Mapping[str, str], framework: str, notes: str, assumed: lis
         zero=zero,
         sequence_parallel="no sequence parallel" not in notes and framework != "megatron-deepspeed",
         expert_tensor=whole(cells, "etp") or 1,
+        # Two directions leave about as much of the bubble as weight gradients that fill it.
+        zero_bubble="dualpipe" in notes and pipeline > 1,
     )
 
 

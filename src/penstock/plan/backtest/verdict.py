@@ -3,6 +3,7 @@
 from penstock.plan.backtest import ranking, scores
 from penstock.plan.backtest.power import PowerReport
 from penstock.plan.backtest.report import SMALL_GIB, BacktestReport
+from penstock.plan.backtest.run_report import RunsReport, p90
 from penstock.plan.backtest.scores import score
 from penstock.style import plural
 
@@ -59,6 +60,25 @@ def _memory_verdict(report: BacktestReport) -> str:
     calls = f"It missed {missed} of {plural(ran_out, 'run')} that ran out of memory"
     wrong = f"and turned down {false} of {plural(ran, 'run')} that ran"
     return f"{text} {calls}, {wrong}.".strip()
+
+
+def runs_verdict(report: RunsReport) -> str:
+    """Sum up a backtest of whole runs in a sentence or two."""
+    best = [item for item in report.hours if item.headline]
+    metered = [item for item in report.energies if item.headline]
+    text = ""
+    if best:
+        text = (
+            f"The planner's accelerator-hours are {score(best).median_ape:.1f} % off in the median "
+            f"of {plural(len(best), 'row')} of grade A; nine of ten are within {p90(best):.1f} %."
+        )
+    if metered:
+        text += (
+            f" Its energy is {score(metered).median_ape:.1f} % off in the median of "
+            f"{plural(len(metered), 'metered row')}."
+        )
+    left = plural(len({number for number, _, _ in report.skipped}), "row")
+    return f"{text} {left} could not be planned, or not all of it.".strip()
 
 
 def power_verdict(report: PowerReport) -> str:

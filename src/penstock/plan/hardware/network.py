@@ -38,6 +38,24 @@ class CommGroup:
     legs: tuple[CommRing, ...]
 
 
+@dataclass(frozen=True)
+class Dispatch:
+    """The copies of one token that an exchange carries: to a domain with several of its experts
+    goes one.
+    """
+
+    copies: int = 1
+    groups: int = 0  # of experts; a token chooses from `chosen` of them. 0: from all
+    chosen: int = 0
+
+    def domains(self, count: int) -> float:
+        """Return how many of `count` equal domains one token goes to, on average."""
+        reached = count * (1 - (1 - 1 / count) ** self.copies)
+        if self.groups:
+            reached = min(reached, self.chosen * max(1.0, count / self.groups))
+        return reached
+
+
 @lru_cache(maxsize=65536)
 def _group(tiers: tuple[NetworkTier, ...], ways: int, stride: int) -> CommGroup:
     legs: list[CommRing] = []
@@ -102,19 +120,24 @@ def ring_sum_s(g: CommGroup, size_bytes: float) -> float:
     return 2 * spread_s(g, size_bytes / g.ways)
 
 
-def all_to_all_s(g: CommGroup, size_bytes: float, share: float, copies: int = 1) -> float:
+def all_to_all_s(
+    g: CommGroup, size_bytes: float, share: float, dispatch: Dispatch | None = None
+) -> float:
     """Time an exchange in which each rank sends `size_bytes`, spread evenly over the group.
 
-    Inside the nearest tier every pair talks and gets `share` of the bandwidth. `copies` of one
-    token may go to the same far domain; a dispatcher that knows sends one there.
+    Inside the nearest tier every pair talks and gets `share` of the bandwidth. Copies of one token
+    may go to the same far domain; a dispatcher that knows sends one there.
     """
+    dispatch = dispatch or Dispatch()
     slowest, latency = 0.0, 0.0
     for leg in g.legs:
         if leg.below == 1:
             sent = size_bytes * (g.ways - 1) / g.ways / share
         else:
             domains = g.ways // leg.below
-            sent = size_bytes * (domains - 1) * (1 - (1 - 1 / domains) ** copies) / copies
+            # One of the domains is the token's own.
+            reached = dispatch.domains(domains) * (domains - 1) / domains
+            sent = size_bytes * reached / dispatch.copies
         slowest = max(slowest, sent / leg.tier.bytes_per_s)
         latency += _hops(leg.ways) * leg.tier.hop_s
     return slowest + latency

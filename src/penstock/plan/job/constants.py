@@ -66,7 +66,21 @@ class StrandedMemory:
         return self.share * fleeting / (1 + self.share * fleeting / self.most_bytes)
 
 
-# Two more are fitted to something else than step times or memory; 24 in all.
+@dataclass(frozen=True)
+class WholeRun:
+    """What whole published runs took beyond the plan of their program and layout.
+
+    Tries that were thrown away, restarts by hand, slow nodes, a batch that grows, evaluations:
+    accelerator-hours that a model card counts and nobody itemises. Only the backtest of whole runs
+    has it; the ledger of a plan lists its causes.
+    """
+
+    factor: float = (
+        1.11  # Llama 3 states more than 90 % of effective time (arXiv 2407.21783, 3.3.4)
+    )
+
+
+# Two more are fitted to something else than step times, memory or whole runs; 25 in all.
 # Power: shares of the TDP at work and while waiting, by `power_fit` from metered 8 × H100 nodes of
 # MLPerf Training v4.0. The meter does not tell host from accelerator; `power_host` splits them.
 BUSY_SHARE = 0.943
@@ -143,6 +157,15 @@ def stranded_without(source: str) -> StrandedMemory:
     """Return the allocator's constants fitted without one source of measured memory."""
     fits = _table()["memory"]
     return StrandedMemory(**fits.get(f"without {source}", fits["all"]))
+
+
+@cache
+def whole_run_without(source: str) -> float:
+    """Return the factor of whole runs fitted without one source of them; of all sources when it is
+    not one of them.
+    """
+    fits = _table()["runs"]
+    return WholeRun(**fits.get(f"without {source}", fits["all"])).factor
 
 
 def memory_band() -> tuple[float, float]:

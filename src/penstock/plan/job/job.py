@@ -35,7 +35,15 @@ class Software:
     fused: bool = False  # compiled or hand-fused element-wise work, against eager torch
     overlap_tensor: bool = False  # tensor-parallel collectives run behind matmuls
     overlap_data: bool = True  # gradients travel while the backward pass goes on
-    overlap_experts: bool = False  # expert all-to-all runs behind other microbatches
+    # Expert all-to-all runs behind other microbatches: what that leaves shows like tensor-parallel
+    # collectives behind matmuls.
+    overlap_experts: bool = False
+    # Pipelines run two directions at once and hide all-to-all behind the other's work (DualPipe):
+    # only what is longer than that work shows.
+    dual_pipe: bool = False
+    dispatch_bytes: float = (
+        2.0  # of a value on its way to or from an expert; the mean of four trips
+    )
     dedupes: bool = True  # a token with several experts in one far domain travels there once
     dropless: bool = True  # every routed token is computed: shapes change, the host must look
     graphs: bool = False  # CUDA graphs: no launch cost per kernel

@@ -172,17 +172,19 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
             *_precision(run, device),
             *_live(run, lay),
             *_apart(run, lay),
+            *_sites(run, lay),
         ]
     if shape.generic:
         of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
         found = [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
-        return [*found, *_apart(run, lay)]
+        return [*found, *_apart(run, lay), *_sites(run, lay)]
     found = [
         *shape_problems(shape, lay, run.sequence),
         *_reshard(run, lay),
         *_live(run, lay),
         *_pairs(run, lay),
         *_apart(run, lay),
+        *_sites(run, lay),
     ]
     if run.model.adapter:
         found += [
@@ -257,6 +259,14 @@ def _apart(run: Run, lay: Layout) -> Iterator[str]:
         yield (
             f"layout.tensor = {lay.tensor}: more than the {each} ranks of a node, so every layer "
             f"would cross the links between nodes; write {each} or less"
+        )
+
+
+def _sites(run: Run, lay: Layout) -> Iterator[str]:
+    if run.sites and lay.ranks > 1:
+        yield (
+            f"[sites]: a site of {lay.ranks} ranks is not built yet; write "
+            "cluster.accelerators = 1 and cluster.nodes = 1"
         )
 
 

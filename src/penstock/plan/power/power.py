@@ -94,6 +94,21 @@ def node(
     )
 
 
+def step_w(machine: Machine, step: StepTime) -> float | None:
+    """Return the mean watts of one accelerator's share of the machines over a step."""
+    draw = power_draw(machine, step, machine.cooling)
+    return draw.by_cause[Cause.REDO] if draw else None
+
+
+def accelerator_w(machine: Machine, step: StepTime) -> float | None:
+    """Return the mean watts over a step of one accelerator alone, as its own meter reads them."""
+    if machine.tdp_w is None:
+        return None
+    chip = chip_power(machine, machine.tdp_w)
+    busy = sum(step.causes[name] for name in STEP_CAUSES if Cause(name) in BUSY) / step.step_s
+    return chip.at(busy)
+
+
 def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
     """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
     if machine.tdp_w is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.catalog.shapes import ModelShape
+from penstock.plan.hardware.network import Dispatch
 from penstock.plan.job.constants import Constants
 from penstock.plan.job.job import Job
 
@@ -273,6 +274,14 @@ def expert_copies(job: Job) -> float:
     """
     share = job.layout.tensor / job.layout.expert_tensor
     return job.rank_tokens * job.shape.experts_active / share
+
+
+def dispatch_of(job: Job) -> Dispatch:
+    """Return where the copies of one token go."""
+    shape = job.shape
+    if not job.software.dedupes:
+        return Dispatch()
+    return Dispatch(shape.experts_active, shape.expert_groups, shape.groups_active)
 
 
 # Usual load of the fullest expert over the mean, with a balancing loss (arXiv 2101.03961).

@@ -16,8 +16,9 @@ from penstock.plan.job.tensors import rank_tensors
 from penstock.plan.step import probed
 from penstock.policy.rounds import Rounds, part_of
 
-# Of a site in a round, one after the other: put the message and its record, list, get.
-BUCKET_REQUESTS = 4
+# Of a site in a round, one after the other: put the message, list, get, put the round, list.
+# Estimated.
+BUCKET_REQUESTS = 5
 AGREED_BYTES = 8 * 16  # by a replica, of what all do next; the exchange waits for it
 
 

@@ -195,7 +195,7 @@ def _microbatch(
     """
     parts = dict.fromkeys(("matmul", "attention", "elementwise", "experts", "recompute"), 0.0)
     parts |= {"tensor": 0.0, "context": 0.0, "all-to-all": 0.0, "gather": 0.0}
-    host_s = hidden_s = 0.0
+    host_s = hidden_s = exchange_s = 0.0
     for moe, count in ((False, stage.dense), (True, stage.sparse)):
         if not count:
             continue
@@ -214,7 +214,7 @@ def _microbatch(
         ring_s, behind = _context_s(job, c, one)
         parts["context"] += count * ring_s
         if moe:
-            parts["all-to-all"] += count * _experts_s(job, c)
+            exchange_s += count * _experts_s(job, c)
         gather_s, more_s = _gather_s(job, c, one, again, moe, behind)
         parts["gather"] += count * gather_s
         hidden_s += count * (more_s + sum(behind))
@@ -225,6 +225,11 @@ def _microbatch(
             parts["loss"] += head.forward
         if job.reference:
             parts["reference"] += head.forward
+    if job.software.dual_pipe:  # the microbatch of the other direction computes meanwhile
+        work_s = sum(parts.get(name, 0.0) for name in COMPUTE_PARTS)
+        exchange_s, behind_s = _exposed(exchange_s, c.hidden_share * work_s - hidden_s, c)
+        hidden_s += behind_s
+    parts["all-to-all"] = exchange_s
     device_s = sum(parts.values())
     # The device waits for the host when its work is shorter than issuing it.
     parts["launch"] = (device_s**4 + host_s**4) ** 0.25 - device_s
@@ -284,11 +289,11 @@ def _experts_s(job: Job, c: Constants) -> float:
     if lay.expert == 1:
         return 0.0
     g = network.group(job.machine, lay.expert, lay.expert_tensor)
-    size = operators.expert_copies(job) * job.shape.hidden * 2.0 * operators.imbalance(job)
+    width = job.shape.hidden * job.software.dispatch_bytes
+    size = operators.expert_copies(job) * width * operators.imbalance(job)
     times = 6.0 if lay.recompute == "full" else 4.0
-    seconds = times * network.all_to_all_s(
-        g, size, c.all_to_all, job.shape.experts_active if job.software.dedupes else 1
-    )
+    spread = operators.dispatch_of(job)
+    seconds = times * network.all_to_all_s(g, size, c.all_to_all, spread)
     return seconds * (c.tensor_exposed if job.software.overlap_experts else 1.0)
 
 

@@ -74,21 +74,38 @@ class OuterStep:
 
         With `late`, inner steps are taken before `finish`.
         """
-        at, inner = self.layout.parts[part], self._inner(part)
-        difference = self.anchor[at] - inner
+        inner = self._inner(part)
+        message, owed = self.encode(part, tokens, inner)
+        self.keep_owed(part, owed)
+        self.sent_bytes += len(message)
+        self.flights[part] = Flight(inner if late else None, self.transport.begin(message))
+
+    @torch.no_grad()
+    def encode(
+        self, part: int, tokens: int, inner: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the message with the difference of a part, and what its codec owes from then on.
+
+        What is owed changes only with `keep_owed`, when the message is safe.
+        """
+        at = self.layout.parts[part]
+        difference = self.anchor[at] - (self._inner(part) if inner is None else inner)
         self._refuse_bad(difference, part)
+        owed = None
         if self.owed is None:
             content = self.codec.encode(difference)
         elif tokens:
             content, owed = encode_owed(self.codec, difference, self.owed[at])
             self.layout.clear_gaps(owed, part)
-            self.owed[at] = owed
         else:  # counts nothing, so nothing is taken from what is owed
             content = self.codec.encode(torch.zeros_like(difference))
         head = torch.frombuffer(bytearray(HEADER.pack(tokens)), dtype=torch.uint8)
-        message = torch.cat((head.to(content.device), content))
-        self.sent_bytes += len(message)
-        self.flights[part] = Flight(inner if late else None, self.transport.begin(message))
+        return torch.cat((head.to(content.device), content)), owed
+
+    def keep_owed(self, part: int, owed: Tensor | None) -> None:
+        """Owe what `encode` returned."""
+        if self.owed is not None and owed is not None:
+            self.owed[self.layout.parts[part]] = owed
 
     def wait(self, part: int) -> None:
         """Wait until the differences of all replicas are here."""
@@ -114,10 +131,28 @@ class OuterStep:
         new = self.anchor[at]
         if flight.sent is not None:
             new = new + (self._inner(part) - flight.sent)
+        self._put(part, new)
+
+    @torch.no_grad()
+    def merge(self, messages: list[Tensor], share: float) -> None:
+        """Move the anchor of the whole model by the mean difference in messages of sites.
+
+        `share` is how much of it counts. The weights stay until `adopt`.
+        """
+        mean = self._mean(messages, 0)
+        self.optimizer.step(self.anchor, self.velocity, mean if share == 1 else mean.mul_(share))
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Go on from the anchor."""
+        for part in range(len(self.layout.parts)):
+            self._put(part, self.anchor[self.layout.parts[part]])
+
+    def _put(self, part: int, values: Tensor) -> None:
+        first = self.layout.parts[part].start
         for place in self.layout.of(part):
-            start = place.start - at.start
-            values = new[start : start + place.stop - place.start].view(place.shape)
-            self.weights[place.name].copy_(values)
+            own = values[place.start - first : place.stop - first].view(place.shape)
+            self.weights[place.name].copy_(own)
 
     @torch.no_grad()
     def restart(self) -> None:

@@ -6,6 +6,7 @@ of them can receive: `arrive`, `leave`, `settle`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -54,13 +55,17 @@ class RoundExchange:
             for part in list(self.outer.flights):
                 self.outer.finish(part)
 
-    def resume(self, tokens: list[int] | None) -> None:
-        """Go on from loaded tensors; `tokens` were counted by this replica. None: begin a round at
+    def to_json(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides tensors."""
+        return {"tokens": self.tokens}
+
+    def resume(self, saved: dict[str, Any] | None) -> None:
+        """Go on from loaded tensors; `saved` is this replica's (`to_json`). None: begin a round at
         the anchor, with no memory of the ones before."""
         self.outer.flights = {}
-        if tokens is None:
+        if saved is None:
             self.outer.restart()
-        self.tokens = list(tokens or [0] * self.rounds.parts)
+        self.tokens = list(saved["tokens"] if saved else [0] * self.rounds.parts)
 
     def local_state(self) -> dict[str, Tensor]:
         """Return what is on its way, which a save has to wait for. Its means are whole: the other

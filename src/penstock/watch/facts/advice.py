@@ -148,7 +148,7 @@ def _communicate(context: AdviceContext) -> Advice:
     if layout.get("tensor", 1) > 1:
         why = "fewer exchanges inside a layer, if the model fits"
         return context.change("layout.tensor", layout["tensor"] // 2, why, 0.5)
-    tokens = 2 * int(context.view.launch.batch_tokens)
+    tokens = 2 * context.run.batch_tokens
     why = "half as many exchanges for the same tokens; the learning rate may want to follow"
     return context.change("train.batch_tokens", tokens, why, 0.5)
 

@@ -55,6 +55,9 @@ from penstock.ledger.journal.events import (
     RoundEnded,
     SampleFailed,
     SaveFailed,
+    SiteLeaseLost,
+    SiteRefused,
+    SiteRound,
     SpikeFound,
     StepsTakenBack,
     StepTraced,
@@ -81,7 +84,7 @@ Classes = tuple[type[JournalEvent], ...]
 NOT_SHOWN: Classes = (
     RankStarted, RankJoined, RankReady, WarmUpSpan, CheckpointSpan, FeedState, FastTierReady,
     RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack, PairsRewarded,
-    RoundEnded,
+    RoundEnded, SiteRound,
 )  # fmt: skip
 # Every rank writes the same: the first one is shown.
 SAME_ON_ALL_RANKS: Classes = (
@@ -95,7 +98,8 @@ WARNING: Classes = (
     StragglerChanged, SpikeFound, BatchSkipped, DataSkipped, BudgetReached, GraceOver, HostStrike,
     StoreUnreachable, PeerCopyFailed, PeerFetchFailed, DiscardFailed, ReplicaLeftOut, HostRefused,
     LeaseExpired, DisplayFailed, MomentsDropped, StreamChanged, LocalStateDropped, RecordMended,
-    SampleFailed, TasksFailed, RollbackSpan, RankWentBack, StopSignal, RankEnded,
+    SampleFailed, TasksFailed, RollbackSpan, RankWentBack, StopSignal, RankEnded, SiteRefused,
+    SiteLeaseLost,
 )  # fmt: skip
 
 
@@ -187,6 +191,11 @@ def _run_words(line: JournalLine) -> str | None:
         case InvocationEnded() as ended:
             error = str(ended.error or "")
             return f"{ended.result}{': ' if error else ''}{error}"
+        case SiteRefused() as bad:
+            return f"refused of site {bad.site}: {bad.why}"
+        case SiteLeaseLost() as lost_lease:
+            number = f"round {lost_lease.number}"
+            return f"too late for {number}: the samples of this site were given out again"
         case RecordMended() as mended:
             return str(mended.words)
         case CheckpointAdopted() as adopted:

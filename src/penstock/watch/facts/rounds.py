@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.ledger.journal.events import RoundEnded
+from penstock.ledger.journal.events import RoundEnded, SiteRound
 from penstock.ledger.journal.read import LineOf
 from penstock.ledger.journal.values import whole
 from penstock.meter.clock import now
@@ -14,13 +14,14 @@ from penstock.watch.facts.run_view import RunView
 
 @dataclass(frozen=True)
 class RoundMember:
-    """A replica, as the journal tells of its rounds."""
+    """A replica or a site, as the journal tells of its rounds."""
 
     name: str
     step: int  # after which it last agreed
     rounds: int  # that it has ended, each once
     behind: int  # rounds that another has ended and it has not
-    sent_bytes: int  # by its first rank, those of rounds done again too
+    # By its first rank, those of rounds done again too; None of another site, whose run knows it.
+    sent_bytes: int | None
     since_s: float | None  # its last round ended so long ago; None when the run has ended
 
 
@@ -31,7 +32,7 @@ class RoundFacts:
     local_steps: int
     rounds: int  # of the one that is farthest
     planned: int  # of the whole run
-    sent_bytes: int  # by all
+    sent_bytes: int  # by all; by this site
     round_bytes: float | None  # that one sent in a round, on average; None before the first
     members: tuple[RoundMember, ...]
 
@@ -61,7 +62,7 @@ class RoundFacts:
                 f"{one.rounds:,}",
                 f"{one.step:,}",
                 plural(one.behind, "round") if one.behind else "–",
-                f"{format_count(one.sent_bytes)}B",
+                "–" if one.sent_bytes is None else f"{format_count(one.sent_bytes)}B",
                 "–" if one.since_s is None else f"{format_duration(one.since_s)} ago",
             ]
             for one in self.members
@@ -77,6 +78,8 @@ def round_facts(view: RunView) -> RoundFacts | None:
     if run is None or not run.train.sync.apart:
         return None
     local_steps = run.train.sync.inner_steps
+    if run.sites:
+        return _of_sites(view, run.sites.name, local_steps)
     ended: dict[int, list[LineOf[RoundEnded]]] = {}
     for line in view.rank_events_of(RoundEnded):
         if line.ranks:
@@ -88,7 +91,7 @@ def round_facts(view: RunView) -> RoundFacts | None:
         _member(f"replica {place}", lines, farthest, local_steps, clock)
         for place, (_, lines) in enumerate(sorted(ended.items()))
     )
-    sent = sum(one.sent_bytes for one in members)
+    sent = sum(one.sent_bytes or 0 for one in members)
     count = sum(map(len, ended.values()))
     return RoundFacts(
         local_steps=local_steps,
@@ -97,6 +100,40 @@ def round_facts(view: RunView) -> RoundFacts | None:
         sent_bytes=sent,
         round_bytes=sent / count if count else None,
         members=members,
+    )
+
+
+def _of_sites(view: RunView, own: str, local_steps: int) -> RoundFacts:
+    """Return the rounds of sites as one of them has merged them: the last merge of each counts."""
+    merged: dict[int, LineOf[SiteRound]] = {}
+    sent = 0
+    for line in view.rank_events_of(SiteRound):
+        sent += whole(line.event.sent_bytes) or 0
+        if (number := whole(line.event.number)) and isinstance(line.event.sites, dict):
+            merged[number] = line
+    work = {number: line for number, line in merged.items() if line.event.sites}
+    newest, clock = max(merged, default=0), now() if view.running else None
+    members = []
+    for site in sorted({site for line in work.values() for site in line.event.sites}):
+        numbers = [number for number, line in work.items() if site in line.event.sites]
+        since_s = None if clock is None else max(0.0, clock - work[max(numbers)].t)
+        members.append(
+            RoundMember(
+                name=f"site {site}",
+                step=(max(numbers) - 1) * local_steps,
+                rounds=len(numbers),
+                behind=newest - max(numbers),
+                sent_bytes=sent if site == own else None,
+                since_s=since_s,
+            )
+        )
+    return RoundFacts(
+        local_steps=local_steps,
+        rounds=len(work),
+        planned=Rounds(max(1, view.steps or 1), local_steps).count,
+        sent_bytes=sent,
+        round_bytes=sent / len(work) if work else None,
+        members=tuple(members),
     )
 
 

@@ -1,0 +1,253 @@
+"""The agreement of a site with the others: between its leases, and nowhere else.
+
+A site numbers its steps by the round in which its lease was granted, so the numbers of all sites
+fit together: step (R - 1) × H + h is the h-th of a lease that was granted after round R. A number
+is left out where a site was late.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import Any
+
+from torch import Tensor
+
+from penstock.errors import NotYet, PenstockError
+from penstock.guard.tiers.identity import run_identity
+from penstock.guard.tiers.stores import DiskStore
+from penstock.ledger.journal.events import (
+    SiteLeaseLost,
+    SiteRefused,
+    SiteRound,
+    StoreUnreachable,
+    WarmUpSpan,
+)
+from penstock.meter.clock import StepClock, now
+from penstock.policy.sites import LeaseCut, SitesRules
+from penstock.run.fingerprint import fingerprint
+from penstock.run.schema.sites import SitesSection
+from penstock.train.batches import Batches, LeaseBatches
+from penstock.train.optim.optimizer import Optimizer
+from penstock.train.progress import Progress
+from penstock.train.rank_context import RankContext
+from penstock.train.replicas.outer import OuterStep
+from penstock.train.replicas.reduce import REQUESTS, Vote
+from penstock.train.sites.bucket import SitesBucket, SitesRun, open_place
+from penstock.train.sites.member import MergedRound, SiteMember, load_position, saved_position
+from penstock.train.sites.objects import read_secret
+from penstock.train.sites.weights import SiteWeights
+
+
+@dataclass
+class SiteRounds:
+    """The rounds of a site that is one rank: `LocalSteps` where replicas meet in a bucket."""
+
+    rank: RankContext
+    batches: Batches
+    outer: OuterStep
+    optimizer: Optimizer
+    save_due: Callable[[int], bool] = lambda step: False  # by the number of a step alone
+    back_before: int = field(default=0, init=False)
+    _ended: int = field(default=0, init=False)  # the last step after which a round ended
+    _resumed: bool = field(default=False, init=False)
+    _begun: bool = field(default=False, init=False)
+    _bytes: tuple[int, int] = field(default=(0, 0), init=False)
+    _fed: LeaseBatches | None = field(default=None, init=False)  # what the feed reads
+
+    def __post_init__(self) -> None:
+        if self.rank.world.ranks > 1:
+            raise NotYet(
+                f"[sites]: a site of {self.rank.world.ranks} ranks is not built yet; write "
+                "cluster.accelerators = 1"
+            )
+        run, sites = self.rank.run, self._section
+        sync = run.train.sync
+        if not sync.apart or sync.stream > 1:
+            raise PenstockError(
+                f'train.sync.local_steps = "auto": {sync.local_steps} steps in {sync.stream} parts '
+                "were chosen, and sites exchange the whole model after some steps; write "
+                "local_steps = 30 and stream = 1"
+            )
+        self.cut = LeaseCut(self.batches.steps, sync.inner_steps, sites.count)
+        weights = SiteWeights(self.outer)
+        rules = SitesRules(self.cut, sites.needed, sites.late, sites.grace)
+        about = SitesRun(
+            run=run.name,
+            fingerprint=fingerprint(run),
+            steps=self.cut.steps,
+            length=self.cut.length,
+            parts=self.cut.parts,
+            bytes=weights.message_bytes,
+            late=sites.late,
+        )
+        self.bucket = SitesBucket(
+            place=open_place(sites.bucket, run.name),
+            secret=read_secret(sites.secret),
+            site=sites.name,
+            identity=run_identity(DiskStore(self.rank.folder.path), self.rank.world),
+            about=about,
+            rules=rules,
+            refuse=self._refused,
+            check=weights.check,
+        )
+        self.member = SiteMember(
+            bucket=self.bucket,
+            weights=weights,
+            snapshot_every=sites.snapshot,
+            merged=self._merged,
+            dropped=self._dropped,
+            unreachable=self._unreachable,
+            stops=self._stops,
+        )
+        self.batches.open_ended(self.cut)
+
+    @property
+    def _section(self) -> SitesSection:
+        assert self.rank.run.sites is not None
+        return self.rank.run.sites
+
+    def ends(self, step: int) -> bool:
+        """Return whether a round ends with `step`."""
+        lease = self.batches.lease
+        return step == self._ended or (lease is not None and step == lease.last_step)
+
+    def before(self, step: int) -> int:
+        """Return the last step of the round before that of `step`."""
+        lease = self.batches.lease
+        return lease.first_step - 1 if lease and step <= lease.last_step else self._ended
+
+    def begin_step(self, at: Progress) -> bool:
+        """Make sure that there is a lease for the next step; return whether it is another one than
+        the feed reads. Without one, what is left to do is `at.pending`.
+        """
+        lease = self.batches.lease
+        if not self._begun or lease is None or at.step >= lease.last_step:
+            start = now()
+            self.rank.pulse.at("reduce")
+            if asked := self._meet_outside_a_step(at.step):
+                at.pending = Vote(nan, nan, dict.fromkeys(REQUESTS, False) | asked)
+            self.rank.journal.write_span(WarmUpSpan(parts={"sites": now() - start}), start, now())
+        if self.batches.lease is None or self.batches.lease is self._fed:
+            return False
+        self._fed = self.batches.lease
+        at.step = max(at.step, self._fed.first_step - 1)
+        return True
+
+    def _meet_outside_a_step(self, step: int) -> dict[str, bool]:
+        """Find the run in the bucket, and a lease; return what else follows."""
+        if not self._begun:
+            if not self.member.begin(self._resumed):
+                return {"stop": True}
+            self._begun = True
+            self.optimizer.copy_masters()
+        lease = self.batches.lease
+        if lease and step < lease.last_step:
+            return {}  # resumed inside a round
+        if lease:  # resumed where it ends
+            self.member.trained()
+        return self._advance(step)
+
+    def close(self, step: int, vote: Vote, tokens: int, back_before: int, clock: StepClock) -> Vote:
+        """Publish and merge where a lease ends; return what follows after `step`."""
+        self.member.tokens += tokens
+        self.back_before = 0
+        lease = self.batches.lease
+        assert lease is not None
+        if step < lease.last_step:
+            due = self.save_due(step)
+            return replace(vote, requests=vote.requests | {"save": due, "busy": due})
+        self._ended, self.back_before = step, back_before
+        if back_before:
+            return vote
+        with clock.part("exchange"):
+            self.rank.pulse.at("reduce")
+            self.member.trained()
+            asked = self._advance(step)
+            self.rank.pulse.at("updated")
+        return replace(vote, requests=vote.requests | asked)
+
+    def _advance(self, step: int) -> dict[str, bool]:
+        """Meet the others until there is a lease to train on; return what else follows."""
+        what = self.member.next()
+        self.optimizer.copy_masters()
+        self._take_lease()
+        if what == "end":
+            self.batches.steps = step
+            section = self.rank.run.evaluate
+            held_out = self.batches.stream.held_out > 0
+            return {
+                "evaluate": section.every != "never" and held_out,
+                "tasks": bool(section.tasks),
+            }
+        return {"stop": True} if what == "stop" else {}
+
+    def _take_lease(self) -> None:
+        here, state = self.member.here, self.member.state
+        if here.lease is None:
+            self.batches.lease = None
+            return
+        first = (here.at - 1) * self.cut.length + 1
+        known = LeaseBatches(
+            here.lease.number, first, self.cut, state.done, max(1, len(state.held))
+        )
+        if known != self.batches.lease:
+            self.batches.lease = known
+
+    # What a checkpoint holds: the interface of `RoundExchange`.
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides tensors."""
+        lease = self.batches.lease
+        counts = None if lease is None else [lease.done, lease.active]
+        place = saved_position(self.member) | {"counts": counts}
+        return {"tokens": [self.member.tokens], "site": place}
+
+    def resume(self, saved: dict[str, Any] | None) -> None:
+        """Go on from loaded tensors; None: from weights of another run, as a new one begins."""
+        if saved is None or "site" not in saved:
+            self.outer.restart()
+            return
+        load_position(self.member, saved["site"])
+        self._resumed, self._fed = self.member.here.at > 0, None
+        here, counts = self.member.here, saved["site"]["counts"]
+        self.batches.lease = None
+        if here.lease and counts:
+            first = (here.at - 1) * self.cut.length + 1
+            self.batches.lease = LeaseBatches(here.lease.number, first, self.cut, *counts)
+
+    def local_state(self) -> dict[str, Tensor]:
+        """Return nothing: what is on its way is in the bucket."""
+        return {}
+
+    def load_local_state(self, state: dict[str, Tensor]) -> None:
+        """Restore nothing."""
+
+    # What the journal is told.
+
+    def _merged(self, done: MergedRound) -> None:
+        sent, received = self._bytes
+        self._bytes = done.sent_bytes, done.received_bytes
+        self.rank.journal.write(
+            SiteRound(
+                number=done.number,
+                by=done.by,
+                sites=done.sites,
+                sent_bytes=done.sent_bytes - sent,
+                received_bytes=done.received_bytes - received,
+                late={site: done.number - 1 - base for site, base in done.sites.items()},
+            ),
+            synced=False,
+        )
+
+    def _refused(self, site: str, why: str) -> None:
+        self.rank.journal.write(SiteRefused(site=site, why=why))
+
+    def _dropped(self, lease: int, number: int) -> None:
+        self.rank.journal.write(SiteLeaseLost(lease=lease, number=number))
+
+    def _unreachable(self, why: str) -> None:
+        self.rank.journal.write(StoreUnreachable(problem=why))
+
+    def _stops(self) -> bool:
+        self.rank.pulse.beat()
+        return self.rank.folder.control_requests()["stop"]

@@ -1,0 +1,264 @@
+"""Sites as whole runs over a folder: processes of their own, killed, late, and against replicas."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.launch.verify import verify
+from penstock.ledger.journal.read import read_events
+from penstock.ledger.journal.records import journal_files
+from penstock.run.folder import RunFolder
+from penstock.run.load import load
+from whole_runs import At, go, reached
+
+SECRET = "0123456789abcdef0123456789abcdef"
+FIELDS = {
+    "train.steps": 12,
+    "train.sync.local_steps": 4,
+    "train.sync.compress": "int4",
+    "cluster.accelerators": 1,
+    "layout.microbatch": 2,
+    "guard.checkpoint": "2 steps",
+    "guard.fast": "never",
+    "evaluate.every": "4 steps",
+}
+TWO = {"cluster.accelerators": 2, "layout.replicate": 2}  # the same without sites
+MakeFile = Callable[..., Path]
+
+
+class Site:
+    """A site: a process of `penstock train`, and the folder of its run."""
+
+    def __init__(self, file: Path, name: str, *overrides: str) -> None:
+        self.name = name
+        where = file.parent / name
+        self.folder = RunFolder(where / file.stem)
+        self.command = [
+            *(sys.executable, "-m", "penstock", "train", str(file), f"dir={where}"),
+            *(f"sites.name={name}", f"sites.bucket={file.parent / 'bucket'}", *overrides),
+        ]
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        environment = os.environ | {"PENSTOCK_SITES_SECRET": SECRET}
+        self.process = subprocess.Popen(
+            self.command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self) -> None:
+        assert self.process is not None
+        text, _ = self.process.communicate(timeout=240)
+        assert self.process.returncode == 0, text
+
+    def events(self, kind: str) -> list[dict[str, object]]:
+        files = journal_files(self.folder.journal, "events")
+        lines = [line for file in files for line in read_events(file.path)]
+        return [line.payload for line in lines if line.kind == kind]
+
+    def weights(self) -> object:
+        return [e["weights_hash"] for e in self.events("end") if e.get("weights_hash")][-1]
+
+    def kill_at(self, step: int) -> None:
+        """Kill all its processes when it has reached a step."""
+        assert self.process is not None
+        while reached(self.folder) < step:
+            assert self.process.poll() is None, self.process.communicate()[0]
+            time.sleep(0.01)
+        self.kill()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its processes: the supervisor first, or it would see the rank's end."""
+        assert self.process is not None
+        pids = [int(str(event["pid"])) for event in self.events("start")[-1:]]
+        for pid in [self.process.pid, *pids]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.signal(signal.SIGKILL)
+        self.process.communicate()
+
+
+def merged_leases(site: Site) -> set[tuple[str, int]]:
+    """Return the leases whose work was merged, by site and round; refuse one that was twice.
+
+    A restarted site merges rounds again, which are the same.
+    """
+    rounds = {one["number"]: one["sites"] for one in site.events("site_round")}
+    merged = [(name, base) for sites in rounds.values() for name, base in sites.items()]
+    assert len(merged) == len(set(merged))
+    return set(merged)
+
+
+def test_a_site_alone_trains_on_all_leases_and_goes_on_after_a_stop(
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is one of two, so it takes every lease of a run in turn, in twice as many steps."""
+    monkeypatch.setenv("PENSTOCK_SITES_SECRET", SECRET)
+    where = {"sites.bucket": str(tmp_path / "bucket"), "sites.name": "a", "sites.grace": "200 ms"}
+    file = run_file("lone", **FIELDS, **where)
+    listener = At(5, lambda folder: folder.request("stop"))
+    first = go(file, listener=listener)
+    report = first if first["status"] == "done" else go(file)
+    assert (report["status"], report["steps"]) == ("done", 24)
+    found = Site(file, "a")
+    found.folder = RunFolder(tmp_path / "runs" / "lone")
+    assert merged_leases(found) == {("a", number) for number in range(1, 7)}
+    assert report["val_loss"] < report["val_losses"][0][1]
+
+
+@pytest.mark.slow
+def test_two_sites_end_with_the_weights_of_two_replicas(run_file: MakeFile) -> None:
+    """One of them is killed inside a round and goes on from its checkpoint."""
+    replicas = go(run_file("replicas", **FIELDS | TWO))
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    a, b = Site(file, "a", "sites.grace=10 min"), Site(file, "b", "sites.grace=10 min")
+    a.start()
+    b.start()
+    b.kill_at(6)
+    b.start()
+    a.end()
+    b.end()
+    assert a.weights() == b.weights() == replicas["weights_hash"]
+    rounds = a.events("site_round")
+    assert [one["number"] for one in rounds] == [1, 2, 3, 4]
+    assert all(one["sites"] == {"a": n, "b": n} for n, one in enumerate(rounds[1:], 1))
+    assert all(int(str(one["sent_bytes"])) > 0 for one in rounds)
+    assert a.events("site_refused") == b.events("site_refused") == []
+
+
+def test_a_site_that_cannot_be_is_one_message_at_check(
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**fields: object) -> str:
+        path = run_file("s", **FIELDS, **{"sites.bucket": "x", "sites.name": "a"} | fields)
+        return str(verify(load(path)).refused)
+
+    monkeypatch.delenv("PENSTOCK_SITES_SECRET", raising=False)
+    assert "the variable PENSTOCK_SITES_SECRET is not set" in refused()
+    monkeypatch.setenv("PENSTOCK_SITES_SECRET", SECRET)
+    assert refused() == "None"
+    wide = {"cluster.accelerators": 2, "layout.tensor": 2}
+    file = run_file("w", **FIELDS | wide, **{"sites.bucket": "x", "sites.name": "a"})
+    assert "[sites]: a site of 2 ranks is not built yet" in str(verify(load(file)).refused)
+
+
+@pytest.mark.slow
+def test_a_site_killed_between_its_publication_and_the_round_publishes_once(
+    run_file: MakeFile,
+) -> None:
+    replicas = go(run_file("replicas", **FIELDS | TWO))
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    a, b = Site(file, "a", "sites.grace=10 min"), Site(file, "b", "sites.grace=10 min")
+    a.start()
+    b.start()
+    while not (reached(a.folder) and reached(b.folder)):
+        time.sleep(0.001)
+    a.signal(signal.SIGSTOP)
+    number = len(list((file.parent / "bucket/sites/rounds").iterdir())) - 1
+    published = file.parent / f"bucket/sites/published/{number:06d}"
+    while not (published / "b").exists():
+        time.sleep(0.05)
+    content = (published / "b").read_bytes()
+    b.kill()
+    a.signal(signal.SIGCONT)
+    b.start()
+    a.end()
+    b.end()
+    assert (published / "b").read_bytes() == content
+    assert a.weights() == b.weights() == replicas["weights_hash"]
+
+
+@pytest.mark.slow
+def test_sites_killed_at_random_points_lose_nothing(run_file: MakeFile) -> None:
+    fields = FIELDS | {"train.steps": 60}
+    replicas = go(run_file("replicas", **fields | TWO))
+    file = run_file("sites", **fields, **{"sites.bucket": "x", "sites.name": "x"})
+    both = [Site(file, name, "sites.grace=10 min") for name in "ab"]
+    for site in both:
+        site.start()
+    draw = random.Random(0)
+    for _ in range(8):
+        site = draw.choice(both)
+        time.sleep(draw.uniform(0.0, 8.0))
+        site.kill()
+        site.start()
+    for site in both:
+        site.end()
+    assert both[0].weights() == both[1].weights() == replicas["weights_hash"]
+    assert len(merged_leases(both[0])) == 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [1000, 1])
+def test_a_frozen_site_is_merged_late_or_loses_its_lease(run_file: MakeFile, late: int) -> None:
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    rules = ("sites.grace=1 s", f"sites.late={late}", "train.steps=40")
+    a, b = Site(file, "a", *rules), Site(file, "b", *rules)
+    a.start()
+    b.start()
+    while not (reached(a.folder) and reached(b.folder)):
+        time.sleep(0.001)
+    b.signal(signal.SIGSTOP)
+    begun = len(a.events("site_round"))
+    while len(a.events("site_round")) < begun + 4:
+        time.sleep(0.05)
+    b.signal(signal.SIGCONT)
+    a.end()
+    b.end()
+    assert a.weights() == b.weights()
+    rounds = a.events("site_round")
+    assert [one["number"] for one in rounds] == [one["number"] for one in b.events("site_round")]
+    assert len(merged_leases(a)) == 20
+    latest = max(behind for one in rounds for behind in one["late"].values())
+    lost = b.events("site_lease_lost")
+    assert (latest > 1, lost) == (True, []) if late > 1 else (latest <= 1, len(lost)) == (True, 1)
+
+
+@pytest.mark.slow
+def test_a_site_that_is_stopped_while_it_waits_goes_on_later(run_file: MakeFile) -> None:
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    a, b = (Site(file, name, "sites.quorum=2", "sites.grace=10 min") for name in "ab")
+    a.start()
+    waits = file.parent / "bucket" / "sites" / "published" / "000000" / "a"
+    while not waits.exists():
+        time.sleep(0.05)
+    a.folder.request("stop")
+    a.end()
+    assert a.events("end")[-1]["result"] == "stopped"
+    b.start()
+    a.start()
+    a.end()
+    b.end()
+    assert a.weights() == b.weights()
+    assert reached(a.folder) == reached(b.folder) == 12
+
+
+@pytest.mark.slow
+def test_a_site_that_dies_is_replaced_by_a_new_one(run_file: MakeFile) -> None:
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    quick = ("sites.quorum=2", "sites.grace=2 s", "sites.late=1", "train.steps=40")
+    a, b, c = (Site(file, name, *quick) for name in "abc")
+    a.start()
+    b.start()
+    b.kill_at(6)
+    c.start()
+    a.end()
+    c.end()
+    assert a.weights() == c.weights()
+    merged = merged_leases(a)
+    assert len(merged) == 20  # every sample once
+    assert {name for name, _ in merged} == {"a", "b", "c"}

@@ -1,0 +1,130 @@
+"""Sites for tests: real members over a real bucket, which train on tensors of a few numbers."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.policy.sites import LeaseCut, SitesRules
+from penstock.train.codecs.codec import build_codec
+from penstock.train.optim.nesterov import Nesterov
+from penstock.train.replicas.outer import OuterStep
+from penstock.train.sites.bucket import SitesBucket, SitesRun, open_place
+from penstock.train.sites.member import MergedRound, SiteMember
+from penstock.train.sites.weights import SiteWeights
+
+SECRET = b"a secret that all of them share"
+CUT = LeaseCut(steps=12, length=3, parts=2)
+Weights = dict[str, torch.Tensor]
+
+
+class Alone:
+    """The transport of a site's outer step, which sends nothing by itself."""
+
+    replica, replicas = 0, 1
+
+    def begin(self, content: torch.Tensor) -> Any:
+        raise AssertionError
+
+
+def outer_step(codec: str = "int4") -> OuterStep:
+    generator = torch.Generator().manual_seed(0)
+    weights = {n: torch.randn(k, 7, generator=generator) for n, k in (("a", 40), ("b", 3))}
+    return OuterStep(weights, build_codec(codec), Nesterov(0.9, 0.3), Alone())
+
+
+def train_on(weights: Weights, lease: int) -> None:
+    """Take the steps of a lease: any function of the weights and the lease."""
+    generator = torch.Generator().manual_seed(lease)
+    for weight in weights.values():
+        weight.mul_(0.95).add_(torch.randn(weight.shape, generator=generator), alpha=0.1)
+
+
+class Site:
+    """A site, what it was told, and a thread that trains."""
+
+    def __init__(self, place: Path | str, name: str, offset_s: float = 0.0, **rules: Any) -> None:
+        self.name = name
+        self.place = open_place(str(place), "run")
+        self.refused: list[tuple[str, str]] = []
+        self.rounds: list[MergedRound] = []
+        self.leases: list[int] = []
+        self.stopped = threading.Event()
+        self.outer = outer_step(rules.pop("codec", "int4"))
+        weights = SiteWeights(self.outer)
+        own = SitesRules(CUT, **({"needed": 1, "late": 2, "grace_s": 0.5} | rules))
+        about = SitesRun(
+            "run", "f" * 64, CUT.steps, CUT.length, CUT.parts, weights.message_bytes, own.late
+        )
+        bucket = SitesBucket(
+            place=self.place,
+            secret=SECRET,
+            site=name,
+            identity=f"folder of {name}",
+            about=about,
+            rules=own,
+            refuse=lambda site, why: self.refused.append((site, why)),
+            check=weights.check,
+        )
+        self.member = SiteMember(
+            bucket=bucket,
+            weights=weights,
+            snapshot_every=2,
+            merged=self.rounds.append,
+            dropped=lambda lease, number: None,
+            unreachable=lambda why: None,
+            stops=self.stopped.is_set,
+            clock=lambda: time.monotonic() + offset_s,
+        )
+
+    def live(self, leases: int = 100, resumed: bool = False) -> str:
+        """Train until the end, or until so many leases are done; return how it went."""
+        self.member.begin(resumed)
+        while (what := self.member.next()) == "train":
+            if leases == len(self.leases):
+                return "dead"
+            lease = self.member.here.lease
+            assert lease is not None
+            train_on(dict(self.outer.weights), lease.number)
+            self.leases.append(lease.number)
+            self.member.tokens += 10
+            self.member.trained()
+        return what
+
+
+def together(*lives: Callable[[], Any]) -> None:
+    failed: list[BaseException] = []
+
+    def guarded(life: Callable[[], Any]) -> None:
+        try:
+            life()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(life,), daemon=True) for life in lives]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def reference(codec: str) -> torch.Tensor:
+    """Return the weights of two replicas that exchange directly."""
+    first, second = outer_step(codec), outer_step(codec)
+    for block in range(4):
+        messages = []
+        for part, own in enumerate((first, second)):
+            train_on(dict(own.weights), 2 * block + part)
+            message, owed = own.encode(0, 10)
+            own.keep_owed(0, owed)
+            messages.append(message)
+        for own in (first, second):
+            own.merge(messages, 1.0)
+            own.adopt()
+    return first.anchor
