@@ -8,7 +8,7 @@ KUBERNETES := .kubernetes
 SKY := .sky
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray bench-sync
+.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-compare bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray bench-sync
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -107,6 +107,10 @@ bench-sync-plan: $(VENV)/.core
 # speed of 100,000 and 1,000,000 accelerators over 90 days. AIRESIM=FOLDER times that simulator too.
 bench-simulate: $(VENV)/.core
 	@$(BIN)/python benchmarks/simulate.py
+
+# How long `penstock compare` takes for the five clusters of examples/compare. TIMES=5.
+bench-compare: $(VENV)/.core
+	@$(BIN)/python benchmarks/compare.py --times $(or $(TIMES),5)
 
 # How long the report and the page of 1,000 ranks × 100,000 steps wait for their journal (3.3 GB).
 bench-watch: $(VENV)/.core

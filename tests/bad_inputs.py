@@ -543,7 +543,12 @@ OTHER = [
         about="a trace that is not sorted",
     ),
     Case("trian run.toml", "trian"),
-    Case("compare a b", "compare"),
+    Case("compare run.toml", "--clusters"),
+    Case("compare run.toml --clusters nonsuch", "nonsuch", about="an unknown cluster"),
+    Case("compare run.toml --clusters H100,h100", "h100", about="a cluster twice"),
+    Case("compare run.toml --clusters 12xH100", "8 or 16", about="half a node"),
+    Case("compare run.toml --clusters H100 --deadline soon", "--deadline"),
+    Case("compare run.toml --clusters H100 --start 1.12.2026", "--start"),
     Case("--nonsense", "--nonsense"),
 ]
 

@@ -29,7 +29,9 @@ OTHER_VERBS = {
     "launch/engines",  # options of the commands that they call
     "launch/prepare/adopt.py",
     "launch/vary.py",
+    "plan/within/limits.py",
     "simulate/vary.py",
+    "simulate/compare/screen.py",
     "simulate/rent/screen.py",
     "run/init.py",
     "run/clusters/load.py",
@@ -62,7 +64,7 @@ def test_options_become_arguments(said: str, told: str) -> None:
 
 def test_every_option_that_can_reach_python_is_an_argument_there() -> None:
     functions = [penstock.train, penstock.generate, penstock.export, penstock.evaluate]
-    functions += [penstock.simulate, penstock.rent]
+    functions += [penstock.simulate, penstock.rent, penstock.compare]
     known = {name for one in functions for name in inspect.signature(_function(one)).parameters}
     assert set(FLAGS) | set(VALUES) <= known
     for path in sorted(SOURCE.rglob("*.py")):

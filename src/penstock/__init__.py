@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.plan.plan import Plan as Plan
     from penstock.run.folder import RunFolder
     from penstock.run.schema.run import Run as Run
+    from penstock.simulate.compare.compare import ClusterComparison as ClusterComparison
     from penstock.simulate.rent.rank import Ranking as Ranking
     from penstock.simulate.result import Simulation as Simulation
     from penstock.train.export.model import ExportResult as Exported
@@ -53,6 +54,7 @@ _TYPES = {
     "Evaluated": "penstock.train.tasks.several",
     "Exported": "penstock.train.export.model",
     "Report": "penstock.watch.report.result",
+    "ClusterComparison": "penstock.simulate.compare.compare",
     "Ranking": "penstock.simulate.rent.rank",
     "Simulation": "penstock.simulate.result",
 } | dict.fromkeys(
@@ -74,6 +76,7 @@ __all__ = [
     "PenstockError",
     "RunFailed",
     "check",
+    "compare",
     "evaluate",
     "export",
     "generate",
@@ -242,6 +245,32 @@ def rent(
     wanted = Wanted(by_s, accelerators, nodes, lives, seed, nodes_over_time)
     listed = of_catalog() if offers is None else read_offers(Path(offers))
     return rank(known_shape(_run(run))[0], listed, wanted, given.changed(REPLACING, failures or {}))
+
+
+@_name_arguments
+def compare(
+    run: "AnyRun",
+    clusters: "str | Sequence[str]",
+    *,
+    deadline: str | None = None,
+    start: str | None = None,
+    lives: int = 50,
+    failures: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> "ClusterComparison":
+    """Compare clusters for a run: finish, USD, energy, carbon, risk, the choice. Starts nothing.
+
+    `clusters` are cluster files, names of the catalog or numbers of them ("16 x RTX 5090").
+    `deadline` ("30 days", or a date) adds the chance to miss it; `start` is a date, by default
+    today. `failures` are fields of `[failures]` in a cluster file.
+    """
+    from penstock.plan.not_here import known_shape
+    from penstock.simulate.compare.asked import question
+    from penstock.simulate.compare.compare import compare as side_by_side
+
+    names = clusters.split(",") if isinstance(clusters, str) else list(clusters)
+    asked = question(start, deadline, lives, seed)
+    return side_by_side(known_shape(_run(run))[0], names, asked, failures or {})
 
 
 @_name_arguments

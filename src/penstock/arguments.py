@@ -12,7 +12,7 @@ FLAGS = ("fresh", "force", "merged", "chat", "best")
 VALUES = (
     *("fork", "step", "dtype", "out", "tasks", "limit", "batch", "checkpoint"),
     *("lives", "days", "by", "fleet", "without", "calibrate", "seed"),
-    *("offers", "deadline", "accelerators", "nodes", "trace"),
+    *("offers", "deadline", "accelerators", "nodes", "trace", "clusters", "start"),
 )
 
 _COMMAND = r"`penstock [^`]*`"  # a whole command stays one

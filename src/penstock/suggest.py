@@ -38,6 +38,20 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return None
 
 
+def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Return the known names that are written most like `name`, for a choice rather than a guess.
+
+    Names of which half the letters differ are left out.
+    """
+    asked = _folded(name)
+    found = []
+    for place, key in enumerate(dict.fromkeys(known)):
+        steps = _distance(asked, _folded(key))
+        if 2 * steps < max(len(asked), len(_folded(key))):
+            found.append((steps, place, key))
+    return [key for _, _, key in sorted(found)[:most]]
+
+
 def _same(asked: str, names: list[str]) -> str | None:
     return next((name for name in names if _folded(name) == asked), None)
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.catalog import (
     accelerators,
     cooling,
+    costs,
     facilities,
     failures,
     models,
@@ -26,7 +27,7 @@ from penstock.catalog import (
 from penstock.catalog.table import fold
 from penstock.errors import PenstockError
 
-KINDS = (accelerators, cooling, facilities, failures, models, networks, nodes, prices, sites)
+KINDS = (accelerators, cooling, costs, facilities, failures, models, networks, nodes, prices, sites)
 KINDS += (open_weights, scaling_laws, trainings)
 TABLES = [power.DRAWS, power.CAPS, *(module.TABLE for module in KINDS)]
 RECORDS = [pytest.param(r, id=f"{t.kind}:{r.name}") for t in TABLES for r in t]

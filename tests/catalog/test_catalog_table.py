@@ -157,3 +157,10 @@ def test_basis_of_shipped_values():
     assert h100.basis_of("matmul_bf16_tflops") == "measured"
     assert h100.basis_of("price_usd_low") == "estimated"
     assert accelerators.find("V100 SXM2 16GB").basis_of("tdp_w") == "estimated"
+
+
+def test_a_site_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    with pytest.raises(PenstockError, match=r"no 'us-east-9'\. Nearest are 'us-east-1', 'us-east"):
+        sites.find("us-east-9")
+    with pytest.raises(PenstockError, match=r"no 'qqqqqqqq'\. `penstock"):
+        sites.find("qqqqqqqq")

@@ -11,6 +11,7 @@ from made_probe import probed
 from penstock.cli.probe import probe
 from penstock.plan.hardware.cluster import here_file
 from penstock.run.clusters.load import load_cluster
+from penstock.run.clusters.price import Amount
 
 app = typer.Typer()
 app.command()(probe)
@@ -56,7 +57,7 @@ def test_a_new_probe_keeps_the_site_and_the_price_that_a_person_wrote() -> None:
     here.write_text(here.read_text() + '\n[site]\nname = "us-east-1"\n[price]\nusd_per_hour = 2\n')
     assert CliRunner().invoke(app, []).exit_code == 0
     found = load_cluster(here)
-    assert (found.site.name, found.price.usd_per_hour) == ("us-east-1", 2)
+    assert (found.site.name, found.price.usd_per_hour) == ("us-east-1", Amount(2.0))
     assert found.probe == probed("x").probe
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import commands
 import penstock
-from penstock.cli.main import NOT_YET, VERBS, app
+from penstock.cli.main import VERBS, app
 from penstock.launch.supervisor.preload import PreloadClient
 
 KEYS = {
@@ -115,13 +115,10 @@ def test_a_damaged_checkpoint_is_not_read(trained: Path) -> None:
     assert "does not match its hash" in error
 
 
-def test_help_lists_every_verb_and_what_is_not_built_says_so() -> None:
+def test_help_lists_every_verb() -> None:
     text = say("--help")
     for verb in VERBS:
         assert f"│ {verb} " in text
-    for verb in NOT_YET:
-        assert f"│ {verb} " not in text
-    assert "not built yet" in commands.run(NOT_YET[0], code=2).stderr
 
 
 @pytest.mark.usefixtures("cold")

@@ -282,3 +282,55 @@ def test_time_after_the_end_of_a_rank_is_shutdown_and_before_it_unexplained(tmp_
         journal.step(1, T + 10, 10, 0, 10, 0)
         journal.event("end", t=T + 22, result="done")
     assert causes(merge(tmp_path)) == {"compute": 10, "unexplained": 2, "startup": 10 + 8}
+
+
+def test_pauses_are_down_before_between_and_after_attempts(tmp_path: Path) -> None:
+    why = {"why": "until 06:00", "until": T + 20}
+    supervisor(
+        tmp_path,
+        (0, "invocation", {"ranks": 1}),
+        (1, "paused", why),
+        (11, "pause_over", {}),
+        (12, "launch", {"attempt": 0}),
+        (30, "paused", why),
+        (70, "pause_over", {}),
+        (71, "launch", {"attempt": 1}),
+        (90, "paused", why),
+        (99, "pause_over", {}),
+        (100, "ended", {"result": "stopped"}),
+    )
+    for attempt, ready in ((0, 15), (1, 75)):
+        with Journal(tmp_path, attempt) as journal:
+            journal.event("ready", t=T + ready)
+            journal.step(attempt, T + ready, 10, 0, 10, 0)
+            journal.event("end", t=T + ready + 12, result="stopped")
+    account = merge(tmp_path)
+    # 10 + 40 + 9 of pauses; starting, and ending after `end`, around them; 2 after each step.
+    assert causes(account) == {"compute": 20, "down": 59, "startup": 17, "unexplained": 4}
+    assert [round(p.end - p.start) for p in account.invocations[0].pauses] == [10, 40, 9]
+
+
+def test_a_pause_whose_end_was_not_written_lasts_as_long_as_its_invocation(tmp_path: Path) -> None:
+    paused = (5, "paused", {"why": "", "until": T})
+    supervisor(tmp_path, (0, "invocation", {"ranks": 2}), paused, (9, "ended", {"result": "x"}))
+    assert causes(merge(tmp_path)) == {"startup": 10, "down": 8}
+
+
+def test_a_fault_before_a_pause_keeps_its_time(tmp_path: Path) -> None:
+    supervisor(
+        tmp_path,
+        (0, "invocation", {"ranks": 1}),
+        (1, "launch", {"attempt": 0}),
+        (30, "fault", {"attempt": 0, "rank": 0, "reason": "x", "since": T + 28}),
+        (35, "paused", {"why": "", "until": T}),
+        (60, "pause_over", {}),
+        (61, "launch", {"attempt": 1}),
+        (90, "ended", {"result": "done"}),
+    )
+    for attempt, ready in ((0, 10), (1, 70)):
+        with Journal(tmp_path, attempt) as journal:
+            journal.event("ready", t=T + ready)
+            journal.step(attempt, T + ready, 18, 0, 18, 0)
+    found = causes(merge(tmp_path))
+    # To the fault as ever; its time until the pause and the pause are `down`, then a start.
+    assert found == {"compute": 36, "startup": 20, "down": 32, "unexplained": 2}

@@ -421,8 +421,18 @@ def test_a_mistake_says_where_what_and_how_to_fix_it(tmp_path, kind):
         ("lr = 1", "[train]", "Write train.learning_rate instead"),
         ("batch_size = 1", "[train]", "Write train.batch_tokens (tokens, not samples) instead"),
         ("lerning_rate = 1", "[budget]", "Did you mean 'learning_rate' in [train]?"),
-        ("zzzz = 1", "[budget]", "In [budget] there are usd, hours"),
-        ('"odd key" = 1', "[budget]", "In [budget] there are usd, hours"),
+        (
+            "zzzz = 1",
+            "[budget]",
+            "In [budget] there are usd, hours, hours_csv, finish_within, hours_by, hours_paused, "
+            "hours_zone",
+        ),
+        (
+            '"odd key" = 1',
+            "[budget]",
+            "In [budget] there are usd, hours, hours_csv, finish_within, hours_by, hours_paused, "
+            "hours_zone",
+        ),
         ("from_ = 1", "[cluster]", "Did you mean 'from' in [model]?"),
     ],
 )

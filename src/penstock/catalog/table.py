@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 from penstock.catalog.fact import Fact
 from penstock.errors import PenstockError, nearest
+from penstock.suggest import nearest_names
 
 F = TypeVar("F", bound=Fact)
 
@@ -139,5 +140,8 @@ class Table(Generic[F]):
         if found:
             which = ", ".join(f"'{r.name}'" for r in found[:8]) + (" …" if found[8:] else "")
             raise PenstockError(f"{self.kind}: '{name}' can be {which}. Say which; {how}")
-        hint = nearest(name, (key for r in self._records for key in r.known_as()))
+        keys = [key for r in self._records for key in r.known_as()]
+        hint = nearest(name, keys)
+        if not hint and (near := nearest_names(name, keys)):
+            hint = f"Nearest are {', '.join(repr(key) for key in near)}."
         raise PenstockError(" ".join(filter(None, [f"{self.kind}: no '{name}'.", hint, how])))

@@ -10,6 +10,7 @@ from rich.text import Text
 from penstock.catalog import (
     accelerators,
     cooling,
+    costs,
     facilities,
     failures,
     models,
@@ -112,6 +113,18 @@ KINDS = {
             "USD/h": "usd_per_hour",
             "high": "usd_per_hour_high",
             "providers": "providers",
+            "as of": "as_of",
+        },
+    ),
+    "costs": Kind(
+        costs.TABLE,
+        "what owning costs beside the purchase: capital, upkeep, people",
+        {
+            "name": "name",
+            "low": "low",
+            "usual": "value",
+            "high": "high",
+            "unit": "unit",
             "as of": "as_of",
         },
     ),

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from penstock import __version__, output
-from penstock.errors import INTERRUPTED, NotYet, PenstockError, RunFailed, system_error
+from penstock.errors import INTERRUPTED, PenstockError, RunFailed, system_error
 
 WHAT_IF, MACHINE = "What if", "The machine"
 
@@ -60,6 +60,11 @@ VERBS = {
         "Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing.",
         WHAT_IF,
     ),
+    "compare": Verb(
+        "compare",
+        "Compare clusters for a run: finish, USD, energy, carbon, risk, and what flips the choice.",
+        WHAT_IF,
+    ),
     "rent": Verb(
         "rent",
         "Rank offers of accelerators by what a useful token costs, with the chance to be late.",
@@ -92,8 +97,6 @@ VERBS = {
     ),
     "checkpoint": Verb("checkpoint", "Look at, check, convert and adopt checkpoints.", MACHINE),
 }
-# Verbs of the design that do not exist yet: the error says so, rather than "no such command".
-NOT_YET = ("compare",)
 
 
 class LazyVerbs(TyperGroup):
@@ -171,10 +174,6 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        if sys.argv[1:2] and sys.argv[1] in NOT_YET:
-            raise NotYet(
-                f"`penstock {sys.argv[1]}` is not built yet; `penstock --help` lists what is"
-            )
         app()
     except PenstockError as error:
         _print_error(error)

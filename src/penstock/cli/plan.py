@@ -47,7 +47,8 @@ def plan(
     svg: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With --scale: also draw it; - prints the picture alone."
+            metavar="FILE",
+            help="With --scale or budget.hours_csv: also draw it; - prints the picture alone.",
         ),
     ] = None,
     deadline: Annotated[
@@ -60,6 +61,16 @@ def plan(
         float | None,
         typer.Option(metavar="USD", help="The fastest number of nodes for this money."),
     ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2026-11-20T06:00", help="When the run begins, for budget.hours_csv; else now."
+        ),
+    ] = None,
+    caps: Annotated[
+        bool,
+        typer.Option("--caps", help="Under power limits: their price in time, energy and money."),
+    ] = False,
     within: Annotated[
         str | None,
         typer.Option(metavar="5000usd", help="The best model that this money can train here."),
@@ -87,8 +98,10 @@ def plan(
             "svg": svg,
             "deadline": deadline,
             "budget": budget,
+            "begin": begin,
         }
         asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
+        asked |= {"caps": caps or None}
         _refuse_second_question(asked, "--within and --days")
         best_model(file, overrides or [], within, days, json)
         return
@@ -100,38 +113,66 @@ def plan(
     if calibrate:
         _fold(run)
     cluster = machine_for(run)
-    if svg is not None and scale is None:
-        raise PenstockError("--svg draws what --scale finds; give both: --scale 8..1024 --svg FILE")
+    hours = run.budget.hours_csv is not None
+    if svg is not None and scale is None and not hours:
+        raise PenstockError(
+            "--svg draws what --scale finds, or the hours of budget.hours_csv; give one of them: "
+            "--scale 8..1024 --svg FILE"
+        )
+    if begin is not None and not hours:
+        raise PenstockError("--begin is for the hours of budget.hours_csv; write that, or leave it")
     others: dict[str, object] = {
         "deadline": deadline,
         "budget": budget,
         "explain": explain,
         "detail": detail or None,
+        "begin": begin,
+        "caps": caps or None,
     }
     if scale is not None:
         _refuse_second_question(others, "--scale")
         scaling.scale(run, cluster, scale, svg, json)
         return
+    if caps:
+        _refuse_second_question(others | {"caps": None}, "--caps")
+        scaling.power_caps(run, cluster, json)
+        return
     if deadline is not None or budget is not None:
         scaling.best_nodes(run, cluster, deadline, budget, json)
         return
-    made = _make(run, cluster.machine, (*cluster.warnings, *notes), json)
-    _print(made, explain, detail, json)
+    printed = show.is_stdout(svg, "--svg", json)
+    made = _make(run, cluster.machine, (*cluster.warnings, *notes), json, begin)
+    if svg:
+        _draw(made, svg)
+    if not printed:
+        _print(made, explain, detail, json)
     _refuse_unfit(made)
 
 
-def _make(run: Run, machine: "Machine", warnings: tuple[str, ...], json: bool) -> "Plan":
+def _make(
+    run: Run, machine: "Machine", warnings: tuple[str, ...], json: bool, begin: str | None
+) -> "Plan":
     """Plan the run; where nothing fits, say so as JSON too."""
+    from penstock.plan.hours.supply import read_begin
     from penstock.plan.job.layout import NothingFits
     from penstock.plan.make import make
 
+    begins_s = None if begin is None else read_begin(begin, run.budget.hours_zone)
     try:
-        return make(run, machine, warnings)
+        return make(run, machine, warnings, begins_s=begins_s)
     except NothingFits as error:
         if json:
             why = {"run": run.name, "machine": machine.name, "fits": False, "why": str(error)}
             show.print_json(why | {"tried": error.tried, "warnings": list(warnings)})
         raise RunFailed(str(error)) from None
+
+
+def _draw(made: "Plan", path: Path) -> None:
+    """Write the picture of the plan's hours."""
+    from penstock.plan.hours import picture
+
+    assert made.hours is not None, "--svg without hours is refused above"
+    show.write_page(path, picture.svg(made.name, made.hours), "--svg")
 
 
 def _print(made: "Plan", explain: str | None, detail: bool, json: bool) -> None:

@@ -1,5 +1,5 @@
-"""The output of `penstock plan` for `--scale`, `--deadline` and `--budget`: many counts, one
-run.
+"""The output of `penstock plan` for `--scale`, `--deadline`, `--budget` and `--caps`: many
+machines, one run.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from penstock.cli import show
 from penstock.errors import PenstockError
 from penstock.plan.hardware.cluster import ResolvedMachine
 from penstock.plan.hardware.scale import counts
-from penstock.plan.scaling import nodes, picture, table
+from penstock.plan.scaling import caps, nodes, picture, table
 from penstock.plan.scaling.sweep import sweep
 from penstock.run.schema.quantity import BadQuantity, duration_s
 from penstock.run.schema.run import Run
@@ -37,6 +37,16 @@ def scale(run: Run, found: ResolvedMachine, text: str, svg: Path | None, json: b
     _say(table.lines(swept))
     if svg:
         _say([f"picture: {svg}"])
+
+
+def power_caps(run: Run, found: ResolvedMachine, json: bool) -> None:
+    """Print the run under power limits from the TDP downwards."""
+    with show.err.status("planning under power limits"):
+        swept = caps.sweep_caps(run, found.machine)
+    if json:
+        show.print_json(swept.to_json())
+        return
+    _say(caps.lines(swept))
 
 
 def best_nodes(

@@ -41,7 +41,7 @@ def _answer(run: Run, found: ResolvedMachine, limits: SpendingLimits, json: bool
 
         planner = BudgetPlanner(run, found.machine, price, limits, progress)
         answer = planner.answer()
-        adapted = adaptation(planner, answer.best.loss)
+        adapted = adaptation(planner, answer.best.loss_band()[0])
     if json:
         show.print_json(words.to_json(planner, answer, adapted, found.warnings))
         return

@@ -29,6 +29,7 @@ from penstock.launch.submit import submit_and_follow
 from penstock.launch.supervisor import addresses, head_start
 from penstock.launch.supervisor.attempt import has_trained
 from penstock.launch.supervisor.head_start import HeadStart
+from penstock.launch.supervisor.hours import HourWatch, hour_watch
 from penstock.launch.supervisor.supervisor import RunOutcome, Supervisor
 from penstock.ledger.journal.events import InvocationEnded, InvocationStarted, RecordMended
 from penstock.ledger.journal.writer import SupervisorJournal
@@ -168,12 +169,13 @@ def _launch(
     mended = [*mended, *create_identity(folder, run)]
     open_model.copy_small_files(run, folder.open_model)
     keep_tokenizer(folder, prepared.datasets)
-    for what in ("stop", "save"):
+    for what in ("stop", "save", "regroup"):
         folder.acknowledge(what)  # requests to an earlier start
     save(run, folder.run_file)
     folder.write_plan(plan)
     listener.launching(folder, plan)
-    outcome = _supervise(run, folder, layout, machine, listener, began, limit, mended, early)
+    hours = hour_watch(run, folder, plan)
+    outcome = _supervise(run, folder, layout, machine, listener, began, limit, hours, mended, early)
     if outcome.result == "failed":
         error = RunFailed if outcome.exit_code != PenstockError.exit_code else PenstockError
         raise error(outcome.error)
@@ -187,6 +189,7 @@ def _supervise(
     listener: Listener,
     began: float,
     limit: BudgetLimit | None,
+    hours: HourWatch | None,
     mended: list[str],
     early: HeadStart,
 ) -> RunOutcome:
@@ -213,6 +216,7 @@ def _supervise(
                 head_start=early,
                 live=run.guard.mode == "live",
                 limit=limit,
+                hours=hours,
             ).run()
     except KeyboardInterrupt:
         outcome = RunOutcome("stopped", "ended at once; the last checkpoint stands")

@@ -5,6 +5,7 @@ explain. The supervisor's lines say what belongs to it. A line can be lost with 
 machine, so everything that ranks wrote is assigned to an invocation too.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from penstock.ledger.journal.events import (
     CheckpointAdopted,
     InvocationEnded,
     InvocationStarted,
+    PauseEnded,
     ReplicaGone,
+    RunPaused,
 )
 from penstock.ledger.journal.events_file import FileEvents
 from penstock.ledger.journal.follow import (
@@ -44,6 +47,14 @@ class AttemptFault:
     attempt: int | None
     rank: int | None
     reason: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A time in which the run waited for a better hour, with no rank at work."""
+
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,7 @@ class Invocation:
     ranks: int
     attempts: tuple[int, ...]
     faults: tuple[AttemptFault, ...]
+    pauses: tuple[Pause, ...] = ()  # in order
 
     @property
     def window_s(self) -> float:
@@ -144,6 +156,7 @@ class _InvocationDraft:
     launched: dict[int, float] = field(default_factory=dict)
     faults: list[AttemptFault] = field(default_factory=list)
     losses: list[RankLoss] = field(default_factory=list)
+    paused: list[tuple[float, float | None]] = field(default_factory=list)  # None: no end is known
     ended_t: float | None = None
     result: str | None = None
     last: float = float("-inf")
@@ -152,6 +165,10 @@ class _InvocationDraft:
     @property
     def ended(self) -> bool:
         return self.ended_t is not None
+
+    def end_pause(self, t: float) -> None:
+        if self.paused and self.paused[-1][1] is None:
+            self.paused[-1] = (self.paused[-1][0], t)
 
     def mentioned(self) -> set[int]:
         return {*self.launched, *(f.attempt for f in self.faults if f.attempt is not None)}
@@ -201,10 +218,15 @@ def _drafts(lines: list[JournalLine]) -> list[_InvocationDraft]:
         match event:
             case AttemptLaunched() if line.attempt is not None:
                 draft.launched.setdefault(line.attempt, line.t)
+                draft.end_pause(line.t)  # its own line may be lost
             case AttemptFailed():
                 draft.faults.append(_fault(line, event, draft))
             case ReplicaGone() if loss := _loss(line, event):
                 draft.losses.append(loss)
+            case RunPaused():
+                draft.paused.append((line.t, None))
+            case PauseEnded():
+                draft.end_pause(line.t)
             case InvocationEnded(result=result):
                 draft.ended_t = line.t
                 draft.result = None if result is ABSENT or result is None else str(result)
@@ -278,4 +300,15 @@ def _invocation(draft: _InvocationDraft, upto: float | None, now: float | None) 
         max(1, draft.ranks, seen),  # a rank that wrote was there
         tuple(attempt.number for attempt in draft.attempts),
         tuple(draft.faults),
+        tuple(_pauses(draft, max(draft.start, end))),
     )
+
+
+def _pauses(draft: _InvocationDraft, end: float) -> Iterator[Pause]:
+    """Yield the pauses of an invocation; one whose end is not on record lasts to its end."""
+    at = draft.start
+    for start, over in sorted(draft.paused, key=lambda one: one[0]):
+        start, over = max(at, start), min(end if over is None else over, end)
+        if over > start:
+            yield Pause(start, over)
+            at = over

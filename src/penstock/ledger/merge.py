@@ -6,6 +6,7 @@ a wait turn out to be a hang. The rules, for each invocation's window and each r
 - from the start of the window to the rank's first `ready`, and after its `end`: `startup`
 - from a fault (from when a hang began) to the rank's next `ready`: `down`
 - a rank that an attempt goes without: `down`
+- a pause in dear hours, with no rank at work: `down`
 - in a step: waiting for data, computing and pipeline bubbles as measured; of the time in
   collectives the least of any rank is `communicate` and the rest of one's own is `peer_wait`
 - what is inside computing: by the shares of the steps that were traced (`split.py`)
@@ -113,28 +114,59 @@ def account_of(history: History, found: Iterable[GroupTimeline] | None = None) -
     )
 
 
-def attempt_windows(invocation: Invocation, attempts: list[Attempt]) -> list[AttemptWindow]:
-    """Return a window for each attempt: from the end of the one before to its own end."""
-    out: list[AttemptWindow] = []
+@dataclass(frozen=True)
+class IdleTime:
+    """A time in which no rank works, and its cause."""
+
+    start: float
+    end: float
+    cause: Cause
+
+
+def attempt_windows(
+    invocation: Invocation, attempts: list[Attempt]
+) -> Iterator[AttemptWindow | IdleTime]:
+    """Yield a window for each attempt, in order: from the end of the one before to its own end.
+
+    Pauses, and what is left after the last attempt, are idle times between and behind them.
+    """
     at, waiting, absent = invocation.start, Cause.STARTUP, Cause.STARTUP
+    pauses = list(invocation.pauses)
     begins = [attempt.begin for attempt in attempts]
     for attempt, next_begin in zip(attempts, [*begins[1:], invocation.end], strict=False):
+        while pauses and pauses[0].start <= attempt.begin:
+            pause = pauses.pop(0)
+            start = min(max(at, pause.start), invocation.end)
+            end = min(max(start, pause.end), invocation.end)
+            yield IdleTime(at, start, waiting)
+            yield IdleTime(start, end, Cause.DOWN)
+            at, waiting = end, Cause.STARTUP
+        upto = min(next_begin, pauses[0].start) if pauses else next_begin
         fault = invocation.fault_of(attempt.number)
-        end = min(max(at, fault.since if fault else next_begin), invocation.end)
-        out.append(AttemptWindow(at, end, fault is not None, waiting, absent))
+        end = min(max(at, fault.since if fault else upto), invocation.end)
+        yield AttemptWindow(at, end, fault is not None, waiting, absent)
         at, waiting, absent = end, Cause.DOWN if fault else Cause.STARTUP, Cause.DOWN
-    return out
+    for pause in pauses:
+        start, end = max(at, pause.start), max(at, pause.end)
+        yield IdleTime(at, start, waiting)
+        yield IdleTime(start, end, Cause.DOWN)
+        at, waiting = end, Cause.STARTUP
+    # Without any attempt, nothing ever came up; else only a fault leaves time after the last one.
+    rest = Cause.DOWN if attempts and not pauses else Cause.STARTUP
+    yield IdleTime(at, invocation.end, rest)
 
 
 def group_timelines(history: History) -> Iterator[GroupTimeline]:
     """Yield every second of every rank, once."""
     for invocation, attempts in history:
-        at, rest = invocation.start, Cause.STARTUP  # without any attempt, nothing ever came up
-        for stretch, attempt in zip(attempt_windows(invocation, attempts), attempts, strict=True):
-            for ranks, found in _groups(attempt, stretch, invocation.ranks):
+        left = iter(attempts)
+        for part in attempt_windows(invocation, attempts):
+            if isinstance(part, IdleTime):
+                idle = idle_timeline(part.start, part.end, part.cause)
+                yield GroupTimeline(range(invocation.ranks), [idle])
+                continue
+            for ranks, found in _groups(next(left), part, invocation.ranks):
                 yield GroupTimeline(ranks, found)
-            at, rest = stretch.end, Cause.DOWN  # only a fault leaves time after the last attempt
-        yield GroupTimeline(range(invocation.ranks), [idle_timeline(at, invocation.end, rest)])
 
 
 def _groups(

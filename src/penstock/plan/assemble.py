@@ -10,6 +10,7 @@ from penstock.plan import advice, derivation, sync
 from penstock.plan.advice import StepModels
 from penstock.plan.agreement import Agreement
 from penstock.plan.cost import cost
+from penstock.plan.hours.supply import plan_hours, with_hours
 from penstock.plan.job.job import RATE_OF, Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life import life
@@ -53,14 +54,18 @@ def assemble(
     rejected: tuple[LayoutOption, ...] = (),
     held_out_tokens: int | None = None,
     agreed: Agreement | None = None,
+    begins_s: float | None = None,
 ) -> Plan:
     """Assemble the plan of `steps` steps of `job`. `options` and `rejected` are the layouts of a
-    search.
+    search. `begins_s` is when the run starts (unix seconds), for the hours of its site.
     """
-    lived = life.predict(run, job, step, steps, held_out_tokens)
+    worked = life.predict(run, job, step, steps, held_out_tokens)  # without pauses
     draw = power.power_draw(job.machine, step, job.machine.cooling)
-    ledger = power.with_joules(lived.ledger, draw) if draw else lived.ledger
-    bill = cost.bill(run, job.machine, ledger)
+    hours = plan_hours(run, job, worked, draw, begins_s)
+    lived = with_hours(worked, hours)
+    off_s = hours.off_s * lived.accelerators if hours else 0.0
+    ledger = power.with_joules(lived.ledger, draw, off_s) if draw else lived.ledger
+    bill = cost.bill(run, job.machine, ledger, hours.amounts() if hours else None)
     sensitivity = sensitivities(
         job,
         step,
@@ -81,15 +86,17 @@ def assemble(
         mfu=mfu,
         mfu_of=mfu_of,
         bands=_bands(
-            bands, lived, bill, tuple(life.failure_bands(run, job, step, lived, held_out_tokens))
+            bands, lived, bill, tuple(life.failure_bands(run, job, step, worked, held_out_tokens))
         ),
         bottleneck=advice.bottleneck(job, step),
         sensitivity=sensitivity,
-        next=advice.next_change(job, step, memory, lived, sensitivity, models, options),
-        over_budget=over,
+        next=advice.next_change(job, step, memory, worked, sensitivity, models, options),
+        over_budget=(*over, *(hours.over_budget() if hours else ())),
+        hours=hours,
         warnings=(
             *warnings,
             *bill.warnings,
+            *(hours.warnings(cost.price_of(run, job.machine), job.layout.ranks) if hours else ()),
             *_assumed(run, lived),
             *site.power_notes(job.machine),
         ),
@@ -98,7 +105,7 @@ def assemble(
         sync=exchanged,
         agreement=agreed,
         limits=verdict(
-            step, memory, lived, bill.usd, run.budget.usd, site.site_limits(job.machine)
+            step, memory, worked, bill.usd, run.budget.usd, site.site_limits(job.machine)
         ),
         site=site.use_of(job.machine),
         notes=derivation.notes(run, job, step, memory, lived, bill, draw, (mfu, mfu_of))

@@ -71,6 +71,10 @@ def notes(
             "the least loss of those that leave enough of the time for computing",
         ),
         "over_budget": (f"[budget] usd = {run.budget.usd}, hours = {run.budget.hours}",),
+        "hours": (
+            f"budget.hours_csv = {run.budget.hours_csv}: `policy/hours` chose them; amounts are "
+            "those of the site, what it makes itself without a price and without carbon",
+        ),
         "limits": (
             "limits of the site that are exceeded bind first, then memory, then the budget; else "
             "where a fifth of the accelerators' time or more is lost, else the largest work",

@@ -34,9 +34,10 @@ def make(
     warnings: Sequence[str] = (),
     layout: Layout | None = None,
     data: DatasetSizes | None = None,
+    begins_s: float | None = None,
 ) -> Plan:
     """Plan `run` on `machine`. `warnings` list what finding the machine had to assume; a launch
-    gives its `layout` and the sizes of its dataset.
+    gives its `layout` and the sizes of its dataset. `begins_s` is its start, now by default.
     """
     if data is None:
         known = needed(run)
@@ -81,6 +82,7 @@ def make(
         picked.rejected,
         data.held_out_tokens if data else None,
         agreed,
+        begins_s,
     )
 
 

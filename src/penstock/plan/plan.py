@@ -7,6 +7,7 @@ from typing import Any
 from penstock.errors import PenstockError, nearest
 from penstock.plan.agreement import Agreement
 from penstock.plan.cost.cost import Bill
+from penstock.plan.hours.supply import HourPlan
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import Band, PeakMemory, StepTime
 from penstock.plan.life.life import RunLife
@@ -51,6 +52,7 @@ class Plan:
     notes: Mapping[str, tuple[str, ...]]  # derivations, by the names in the JSON
     limits: LimitVerdict  # of the site, of memory, of the budget, and where time is lost
     site: SiteUse | None  # what the machines take of their site; None without a TDP
+    hours: HourPlan | None = None  # where budget.hours_csv is given
 
     @property
     def tokens_per_s(self) -> float:
@@ -137,6 +139,7 @@ class Plan:
             "options": [option.to_json() for option in self.options],
             "rejected": [option.to_json() for option in self.rejected],
             "warnings": list(self.warnings),
+            **({"hours": self.hours.to_json()} if self.hours else {}),
         }
 
     def explain(self, name: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from penstock.ledger.causes import Cause
+from penstock.plan.hours.screen import hours_line
 from penstock.plan.plan import Plan
 from penstock.plan.power.limits import amount
 from penstock.plan.search.sensitivity import RESOURCES, LayoutOption
@@ -19,7 +20,9 @@ from penstock.style import (
 
 
 def lines(plan: Plan) -> list[str]:
-    """Return the ten lines, then what the plan could not know."""
+    """Return the ten lines, one of hours where they have a price, then what the plan could not
+    know.
+    """
     rows = {
         "fits": _fits(plan),
         "layout": f"{plan.job.layout}, on {_machine(plan)}",
@@ -32,8 +35,10 @@ def lines(plan: Plan) -> list[str]:
         "bottleneck": plan.bottleneck,
         "next": plan.next,
     }
+    if plan.hours:
+        rows["hours"] = hours_line(plan.hours)
     if plan.sync and plan.sync.outer:
-        rows = {**rows, "replicas": plan.sync.line()}
+        rows["replicas"] = plan.sync.line()
     ten = [f"{name:<12}{text}" for name, text in rows.items()]
     return [*ten, *(f"{'note':<12}{text}" for text in plan.warnings)]
 
@@ -167,7 +172,9 @@ def _effective(plan: Plan) -> str:
         if life.saves > 1
         else "saved at the end"
     )
-    return f"{100 * life.effective:.0f} % of the time is training; {failures}, {often}"
+    paused_s = plan.hours.schedule.paused_s if plan.hours else 0.0
+    pauses = f", {100 * paused_s / life.wall_s:.0f} % pauses" if paused_s else ""
+    return f"{100 * life.effective:.0f} % of the time is training{pauses}; {failures}, {often}"
 
 
 def _site(plan: Plan) -> Iterator[str]:

@@ -159,7 +159,8 @@ class RunFolder:
     def control_requests(self) -> dict[str, bool]:
         """Return whether `save` and `stop` are requested.
 
-        A `regroup` request counts as `stop`: ranks save and stop, to start again on other hosts.
+        A `regroup` request counts as `stop`: ranks save and stop, to start again later or on
+        other hosts.
         """
         asked = {what: (self.control / what).exists() for what in ("save", "stop", "regroup")}
         return {"save": asked["save"], "stop": asked["stop"] or asked["regroup"]}

@@ -19,7 +19,8 @@ PLAN = "plan.json"  # beside the run file of a run that has started
 KEY = "paths"  # key in plan.json: path as written → its place
 _DATA = ("data", "dataset")
 _FIELDS = (("model", "from"), ("model", "module"), _DATA, ("data", "chat_template"),
-           ("train", "loss"), ("cluster", "use"), ("evaluate", "tasks_dir"))  # fmt: skip
+           ("train", "loss"), ("cluster", "use"), ("evaluate", "tasks_dir"),
+           ("budget", "hours_csv"))  # fmt: skip
 _BUILT_IN = ("stdlib", "default", "here")  # words that are not paths
 
 

@@ -19,10 +19,10 @@ Any field can be set on the command line too, and beats the file:
 `penstock train run.toml train.tokens=2B`.
 
 Relative paths to read (`model.from`, `model.module`, `data.dataset`, `data.chat_template`,
-`evaluate.tasks_dir`, `cluster.use`) start at the current folder; what is not there is looked for
-beside the run file. A run keeps where it found them, so that `generate`, `export`, `report` and
-going on with it work from any folder. Paths to write (`dir`, `data.cache`, `guard.durable`) start
-at the current folder.
+`evaluate.tasks_dir`, `cluster.use`, `budget.hours_csv`) start at the current folder; what is not
+there is looked for beside the run file. A run keeps where it found them, so that `generate`,
+`export`, `report` and going on with it work from any folder. Paths to write (`dir`, `data.cache`,
+`guard.durable`) start at the current folder.
 
 For completion and checks while you type, `penstock schema > run.schema.json` and put
 `#:schema ./run.schema.json` on the first line of the run file (Even Better TOML, taplo).

@@ -23,6 +23,7 @@ from penstock.policy.shrink import WAYS, speed_with
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.schema.run import Run
 from penstock.simulate.calibrate import MeasuredTimes
+from penstock.simulate.hours import LifeHours
 from penstock.simulate.traces import Trace
 
 PUBLISHED_NODE = 8  # accelerators of the nodes that published rates count
@@ -75,6 +76,7 @@ class Conditions:
     cut_s: float
     per_failure_node: float  # accelerators of a node over those of a published one
     trace: Trace | None = None
+    hours: LifeHours | None = None  # before the first of them; each life has its own copy
 
     @property
     def data_ways(self) -> int:
@@ -151,6 +153,7 @@ def conditions(
         if given.node_mtbf or job.machine.kind == "cpu"
         else job.machine.per_node / PUBLISHED_NODE,
         trace=trace,
+        hours=LifeHours.of(plan.hours) if plan.hours and days is None else None,
     )
     return with_measured(own, measured) if measured else own
 

@@ -22,11 +22,13 @@ from penstock.ledger.journal.events import (
     InvocationStarted,
     JournalEvent,
     LostStepSpan,
+    PauseEnded,
     RankEnded,
     RankReady,
     RegroupSpan,
     ReplicaGone,
     RollbackSpan,
+    RunPaused,
 )
 from penstock.ledger.journal.records import (
     CURVE,
@@ -120,6 +122,9 @@ def _supervisor(record: Recorder, done: Simulation) -> Iterator[tuple[float, Jou
                     action="restart",
                 ),
             )
+    for start, end in record.pauses:
+        yield start, RunPaused(until=T0 + end, why="paused, simulated")
+        yield end, PauseEnded()
     size = own.ranks // own.replicas
     for lost in record.lost_replicas:
         for replica in lost.replicas:

@@ -5,6 +5,7 @@ and thinning gives it a cause and a node. So a life costs by its events, not by 
 """
 
 from bisect import bisect
+from copy import copy
 from functools import partial
 from heapq import heappop
 from itertools import accumulate
@@ -42,6 +43,7 @@ class Life(SimulatedRecovery):
         self.site_per_s = own.sites * causes.SITE_PER_S
         self._weight = self._per_s = -1.0  # of the nodes at work, and the rate of all with it
         self.slowness: list[float] = []  # factors of stragglers at work
+        self.hours = copy(own.hours)
         for t in ticks:
             self.schedule(t, self._tick)
 
@@ -68,6 +70,32 @@ class Life(SimulatedRecovery):
             else:
                 self._fail(per_s)
         return self._close()
+
+    def _ready(self, cause: int) -> None:
+        super()._ready(cause)
+        if self.hours:
+            self.schedule(self.account.t, self._ask_hours)
+
+    def _ask_hours(self) -> None:
+        """Go on until the hours are to be looked at again; or save, pause and start again."""
+        own, account = self.own, self.account
+        if self.hours is None or not self.working:
+            return  # asked again when all are ready
+        decision = self.hours.look(account.t, account.seconds_to_step(own.steps))
+        short = decision.until_s - account.t <= self.hours.terms.switch_s
+        if decision.level is not None or short:
+            self.schedule(decision.until_s, self._ask_hours)
+            return
+        self._finish_step()
+        self._spend(CHECKPOINT, own.save_cost_s + own.save_s)
+        position, paused_t = int(account.step), account.t
+        account.resume(position)
+        self.working = False
+        self._spend(DOWN, max(0.0, decision.until_s - paused_t))
+        self.result.paused_s += account.t - paused_t
+        if self.record:
+            self.record.paused(paused_t, account.t, position)
+        self.come_up(STARTUP, own.again_s + own.load_s if own.stall_s is None else own.stall_s)
 
     def work(self, seconds: float) -> None:
         """Train for so many seconds, in which nothing changes."""

@@ -46,8 +46,8 @@ def svg(done: Simulation) -> str:
 
     low, middle, high = np.percentile(steps, (5, 50, 95), axis=0)
     parts = [
-        _text(LEFT, 30, f"{done.run.name}: {len(done.lives)} lives", "title"),
-        _text(
+        text(LEFT, 30, f"{done.run.name}: {len(done.lives)} lives", "title"),
+        text(
             LEFT,
             50,
             f"{own.ranks:,} accelerators; {done.interruptions.p50:,.0f} interruptions "
@@ -55,18 +55,18 @@ def svg(done: Simulation) -> str:
             f"{100 * done.effective.p50:.1f} % effective",
             "soft",
         ),
-        _text(LEFT, UPPER[0] - 8, "steps done, median and 5th to 95th percentile", "head"),
+        text(LEFT, UPPER[0] - 8, "steps done, median and 5th to 95th percentile", "head"),
         *_grid(UPPER, [(0.0, "0"), (1.0, f"{most:,.0f}")]),
         _polygon(
             zip(map(x, t), map(y, high), strict=True), zip(map(x, t), map(y, low), strict=True)
         ),
         f'<polyline class="line" points="{_points(zip(map(x, t), map(y, middle), strict=True))}"/>',
-        _text(LEFT, LOWER[0] - 8, "where the time of the life in the middle goes", "head"),
+        text(LEFT, LOWER[0] - 8, "where the time of the life in the middle goes", "head"),
         *_grid(LOWER, [(0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")]),
         *_layers(done, x),
         *_days(last_s, x, LOWER[1]),
     ]
-    return _sheet(parts, HEIGHT)
+    return sheet(parts, HEIGHT)
 
 
 def compared(table: Comparison) -> str:
@@ -79,26 +79,26 @@ def compared(table: Comparison) -> str:
 
     name = table.variants[0].done.run.name
     parts = [
-        _text(30, 30, f"{name}: effective share of the time", "title"),
-        _text(30, 50, "median, and 5th to 95th percentile of the lives", "soft"),
+        text(30, 30, f"{name}: effective share of the time", "title"),
+        text(30, 50, "median, and 5th to 95th percentile of the lives", "soft"),
     ]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         parts.append(
             f'<line class="grid" x1="{x(share):.1f}" y1="66" x2="{x(share):.1f}" '
             f'y2="{height - 40}"/>'
         )
-        parts.append(_text(x(share), height - 22, f"{100 * share:.0f} %", "soft", "middle"))
+        parts.append(text(x(share), height - 22, f"{100 * share:.0f} %", "soft", "middle"))
     for place, one in enumerate(table.variants):
         y, found = 84 + 34 * place, one.done.effective
         wide = x(max(found.p95, 0.0)) - x(max(found.p5, 0.0))
         parts += [
-            _text(label - 12, y + 4, one.label, "", "end"),
+            text(label - 12, y + 4, one.label, "", "end"),
             f'<rect class="band" x="{x(max(found.p5, 0.0)):.1f}" y="{y - 7}" '
             f'width="{max(wide, 1.0):.1f}" height="14"/>',
             f'<circle class="dot" cx="{x(max(found.p50, 0.0)):.1f}" cy="{y}" r="5"><title>'
             f"{100 * found.p50:.1f} %</title></circle>",
         ]
-    return _sheet(parts, height)
+    return sheet(parts, height)
 
 
 def _courses(done: Simulation) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ def _layers(done: Simulation, x: object) -> Iterator[str]:
     for row, (name, share_of) in enumerate(labels):
         at = LOWER[1] - 6 - ROW * row
         yield f'<rect class="c-{name}" x="{RIGHT + 12}" y="{at - 9}" width="10" height="10"/>'
-        yield _text(RIGHT + 28, at, f"{name.replace('_', ' ')} {100 * share_of:.1f} %")
+        yield text(RIGHT + 28, at, f"{name.replace('_', ' ')} {100 * share_of:.1f} %")
 
 
 def _y(share: float) -> float:
@@ -150,15 +150,15 @@ def _days(last_s: float, x: object, bottom: float) -> Iterator[str]:
     unit, word = (DAY_S, "days") if last_s > 2 * DAY_S else (3600.0, "hours")
     for place in range(7):
         at = last_s * place / 6
-        yield _text(x(at), bottom + 18, f"{at / unit:,.3g}", "soft", "middle")
-    yield _text((LEFT + RIGHT) / 2, bottom + 36, word, "soft", "middle")
+        yield text(x(at), bottom + 18, f"{at / unit:,.3g}", "soft", "middle")
+    yield text((LEFT + RIGHT) / 2, bottom + 36, word, "soft", "middle")
 
 
 def _grid(panel: tuple[int, int], ticks: Sequence[tuple[float, str]]) -> Iterator[str]:
     for share, words in ticks:
         y = panel[1] - (panel[1] - panel[0]) * share
         yield f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}"/>'
-        yield _text(LEFT - 8, y + 4, words, "soft", "end")
+        yield text(LEFT - 8, y + 4, words, "soft", "end")
 
 
 def _polygon(upper: Iterable[tuple[float, float]], lower: Iterable[tuple[float, float]]) -> str:
@@ -169,14 +169,16 @@ def _points(found: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in found)
 
 
-def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    """Return words at a place."""
     return (
         f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
         f"{escape(words)}</text>"
     )
 
 
-def _sheet(parts: Iterable[str], height: int) -> str:
+def sheet(parts: Iterable[str], height: int) -> str:
+    """Return a whole picture."""
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'

@@ -58,6 +58,7 @@ class Recorder:
         self.lost_replicas: list[LostReplicas] = []
         self.joined_replicas: list[tuple[float, int, int]] = []  # t, attempt, replica
         self.stalls: list[tuple[float, float, int, str]] = []  # start, end, attempt, kind
+        self.pauses: list[tuple[float, float]] = []
         self.finished = False
         self.end_t = 0.0
         self._launched = 0.0
@@ -85,6 +86,12 @@ class Recorder:
         self._stop(t, step)
         self.attempts[-1].ended = t
         self._launched = t
+
+    def paused(self, start: float, end: float, step: int) -> None:
+        """Note that the attempt saved, stopped and waited for a better hour."""
+        self.stopped(start, step)
+        self.pauses.append((start, end))
+        self._launched = end
 
     def rolled_back(self, since: float, until: float, reached: int, step: int) -> None:
         """Note that the run went back in the same processes."""

@@ -41,6 +41,7 @@ class LifeResult:
     gave_up: int = 0
     fewest_spares: int = 0
     quarantined: int = 0
+    paused_s: float = 0.0  # in dear hours; in `down`
     withdrawn_node_s: float = 0.0  # that a provider took back, and that cost nothing
     course: list[tuple[float, float, list[float]]] = field(default_factory=list)
 

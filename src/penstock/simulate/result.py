@@ -83,6 +83,11 @@ class Simulation:
     def days(self) -> Spread:
         return Spread.of(self.wall_s / DAY_S)
 
+    @property
+    def paused(self) -> Spread:
+        """Return the seconds of pauses in dear hours."""
+        return Spread.of([life.paused_s for life in self.lives])
+
     @cached_property
     def counts(self) -> np.ndarray:
         """Interruptions: [lives, causes of failures]."""
@@ -124,30 +129,51 @@ class Simulation:
             self.plan.job.machine, self.plan.step, self.plan.job.machine.cooling
         )
         if draw:
-            ledger = power.with_joules(ledger, draw)
+            off = self.own.hours is not None and not self.own.hours.terms.paused_w
+            off_s = self.lives[self.middle].paused_s * self.own.ranks if off else 0.0
+            ledger = power.with_joules(ledger, draw, off_s)
         return bill(self.run, self.plan.job.machine, ledger)
+
+    @cached_property
+    def paid_h(self) -> np.ndarray:
+        """Return the accelerator-hours of each life that are paid for: those that are there, spares
+        too.
+        """
+        spares = self.own.spares * self.own.per_node
+        absent_s = np.array([life.withdrawn_node_s for life in self.lives]) * self.own.per_node
+        hours: np.ndarray = (self.wall_s * (self.own.ranks + spares) - absent_s) / 3600
+        return hours
 
     @property
     def usd(self) -> Spread | None:
-        """Return the money for accelerators that are there, spares too; None without a price."""
+        """Return the money of the lives; None without a price."""
         price = price_of(self.run, self.plan.job.machine)
         if price is None:
             return None
-        spares = self.own.spares * self.own.per_node
-        absent_s = np.array([life.withdrawn_node_s for life in self.lives]) * self.own.per_node
-        paid_s = self.wall_s * (self.own.ranks + spares) - absent_s
-        return Spread.of(paid_s / 3600 * price.usd)
+        usd = self.paid_h * price.usd
+        if price.usd_per_kwh is not None and self.kwh is not None:
+            usd = usd + self.kwh * price.usd_per_kwh
+        return Spread.of(usd)
 
     @property
     def energy_kwh(self) -> Spread | None:
         """Return the energy of working nodes, with cooling where the PUE is known."""
+        return None if self.kwh is None else Spread.of(self.kwh)
+
+    @cached_property
+    def kwh(self) -> np.ndarray | None:
+        """Return the same of each life."""
         machine = self.plan.job.machine
         draw = power.power_draw(machine, self.plan.step, machine.cooling)
         if draw is None:
             return None
         watts = np.array([draw.by_cause[cause] for cause in Cause])
-        joules = self.seconds @ watts * self.own.ranks * (machine.pue or 1.0)
-        return Spread.of(joules / J_PER_KWH)
+        joules: np.ndarray = self.seconds @ watts * self.own.ranks * (machine.pue or 1.0)
+        if self.own.hours and not self.own.hours.terms.paused_w:  # they are off in a pause
+            off_s = np.array([life.paused_s for life in self.lives])
+            off_w = draw.by_cause[Cause.DOWN] * self.own.ranks * (machine.pue or 1.0)
+            joules = joules - off_s * off_w
+        return joules / J_PER_KWH
 
     @property
     def in_time(self) -> float | None:
@@ -188,6 +214,7 @@ class Simulation:
             "usd": usd and usd.to_json(),
             "energy_kwh": energy and energy.to_json(),
             "in_time": self.in_time,
+            **({"paused_s": self.paused.to_json()} if own.hours else {}),
             "lost_days": {
                 c: {k: v / DAY_S for k, v in s.to_json().items()} for c, s in self.cost_s().items()
             },

@@ -36,6 +36,8 @@ def lines(done: Simulation) -> Iterator[str]:
     else:
         steps = Spread.of([life.steps for life in done.lives])
         yield f"progress       {_spread(steps, '{:,.0f}')} steps in {done.days.p50:,.4g} days"
+    if done.paused.p95:
+        yield f"pauses         {_units(done.paused, 1.0, TIMES)} in dear hours"
     if usd := done.usd:
         yield f"cost           {_units(usd, 1.0, MONEY)}{' with spares' if own.spares else ''}"
     if energy := done.energy_kwh:

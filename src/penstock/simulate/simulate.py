@@ -95,8 +95,11 @@ def simulate(
             results.append(Life(own, rates[number], draws, ticks=ticks).run())
         progress(number + 1)
     _refuse_endless(run, own, results)
+    by_s = asked.by_s
+    if by_s is None and own.hours:
+        by_s = own.hours.within_s
     return Simulation(
-        run, plan, own, model, results, asked.by_s, (*found.warnings, *notes), asked.seed, times
+        run, plan, own, model, results, by_s, (*found.warnings, *notes), asked.seed, times
     )
 
 

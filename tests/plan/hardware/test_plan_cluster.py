@@ -14,9 +14,11 @@ from penstock.meter import inventory
 from penstock.meter.devices import Devices
 from penstock.meter.inventory import MachineInventory, take_inventory
 from penstock.plan.hardware import cluster
+from penstock.plan.hardware.cap import capped
 from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_for, machine_of
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.clusters.load import load_cluster, save_cluster
+from penstock.run.clusters.price import Amount
 from penstock.run.schema.run import Run
 
 
@@ -226,7 +228,7 @@ def test_the_place_of_the_run_file_takes_that_of_the_cluster_file_away(tmp_path:
 
 def test_what_a_person_wrote_into_a_probe_is_not_measured() -> None:
     file = probed("x")
-    price = file.price.model_copy(update={"usd_per_hour": 1.0})
+    price = file.price.model_copy(update={"usd_per_hour": Amount(1.0)})
     site = file.site.model_copy(update={"pue": 1.1})
     machine = machine_of(file.model_copy(update={"price": price, "site": site}))
     assert machine.sources["usd_per_hour"] == machine.sources["pue"] == "cluster file here"
@@ -272,3 +274,20 @@ def test_cards_are_asked_for_by_number() -> None:
     assert "one in a node" in machine_for(run_on(use="RTX 4090")).warnings[0]
     with pytest.raises(PenstockError, match=r"a node has 8 of them; write cluster\.nodes = 2"):
         machine_for(run_on(use="RTX 4090", accelerators=9))
+
+
+def test_a_cluster_file_at_no_known_site_is_refused_with_the_nearest() -> None:
+    table = {"name": "mine", "accelerator": {"name": "H100"}, "site": {"name": "us-east-9"}}
+    with pytest.raises(PenstockError, match=r"mine: site\.name: sites: no .* 'us-east-1'"):
+        machine_of(ClusterFile.model_validate(table))
+
+
+def test_an_accelerator_under_a_power_limit_is_slower_and_a_probed_one_is_refused() -> None:
+    table = {"name": "mine", "accelerator": {"name": "H200", "cap_w": 500}}
+    machine = machine_of(ClusterFile.model_validate(table))
+    free = machine_of(ClusterFile.model_validate({"accelerator": {"name": "H200"}, "name": "m"}))
+    assert machine.cap_w == 500
+    share = machine.matmul_flops["bf16"] / free.matmul_flops["bf16"]
+    assert share == pytest.approx(0.827)  # as measured
+    with pytest.raises(PenstockError, match="run `penstock probe` again"):
+        capped(replace(free, curves={"update_s": ((1.0, 1.0),)}), 500)

@@ -128,7 +128,7 @@ def test_rack_scale_domains(name: str, per_node: int, domain: int) -> None:
 
 
 @given(names, st.floats(0.3, 1.0), st.sampled_from(["air", "liquid", "immersion"]))
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 def test_half_the_limit_never_draws_more_nor_works_faster(
     name: str, share: float, kind: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_half_the_limit_never_draws_more_nor_works_faster(
 
 
 @given(names, counts, watts, watts, st.floats(1.0, 2.0))
-@settings(max_examples=80)
+@settings(deadline=None, max_examples=80)
 def test_more_racks_never_fit_into_less_power(
     name: str, count: int, feed_w: float, other_w: float, pue: float
 ) -> None:
@@ -169,7 +169,7 @@ def test_more_racks_never_fit_into_less_power(
 
 
 @given(names, st.integers(0, 256), st.integers(1, 256), st.floats(1.0, 1.9))
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 def test_a_site_draws_more_with_more_machines_and_more_pue(
     name: str, fewer: int, more: int, pue: float
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_site_draws_more_with_more_machines_and_more_pue(
 
 
 @given(names, st.floats(0.3, 0.99))
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 def test_the_limit_for_a_draw_keeps_to_it(name: str, share: float) -> None:
     machine = of_catalog(name, 8)
     assert machine.tdp_w

@@ -3,13 +3,18 @@
 import json
 from dataclasses import replace
 from functools import cache
+from typing import get_args
 
 import pytest
 
 import made_plans as made
 from penstock.errors import PenstockError
+from penstock.plan.advice import WORK
+from penstock.plan.hardware.machine import Machine
 from penstock.plan.hardware.scale import counts, scaled
 from penstock.plan.make import make
+from penstock.plan.power.limits import LimitWord
+from penstock.plan.scaling import limits
 from penstock.plan.scaling import table as sweep_table
 from penstock.plan.scaling.sweep import ScalePlanner, ScalePoint, ScalingSweep, sweep
 from penstock.run.schema.run import Run
@@ -155,3 +160,68 @@ def test_layouts_are_short() -> None:
 
 def test_a_point_without_a_plan_has_no_shares() -> None:
     assert ScalePoint(8, 1, "memory: nothing fits").shares == {}
+
+
+def binding(counts_: list[int], on: Machine, **sections: object) -> dict[int, ScalePoint]:
+    found = sweep(run(**sections), on, counts_)
+    return {point.accelerators: point for point in found.points}
+
+
+def test_each_row_has_one_word_and_its_number() -> None:
+    words = {point.accelerators: point.binds for point in swept().points}
+    assert (words[1].word, words[1].measure) == ("memory", "needed over available")
+    assert words[1].number > 1
+    assert words[1024].word == "network"
+    last = swept().points[-1]
+    assert words[1024].number == max(last.losses.values()) < 1
+    lines = sweep_table.lines(swept())
+    assert f"network {100 * words[1024].number:.0f} %" in lines[11]
+    assert last.to_json()["binds"]["word"] == "network"
+    assert last.watts == pytest.approx(last.plan.site.busy_w)  # type: ignore[union-attr]
+
+
+def test_every_name_of_a_limit_has_its_word() -> None:
+    names = {*limits.LOSSES.values(), *limits.LIFE_LOSSES.values(), *limits.OF_SITE.values()}
+    names |= {limits.NOTHING_FITS, limits.TOO_FEW_SEQUENCES, limits.OVER_BUDGET, *WORK}
+    names |= {"network inside the node", "network between nodes", limits.UNKNOWN_LINK}
+    assert names <= limits.WORD.keys()
+    assert set(limits.WORD.values()) == set(get_args(LimitWord))
+
+
+def test_a_feed_a_hall_and_places_end_the_growth() -> None:
+    fed = binding([64, 256], made.machine(8, power_limit_w=150e3))
+    assert fed[64].plan is not None
+    assert (fed[256].plan, fed[256].binds.word) == (None, "power")
+    assert fed[256].binds.number == pytest.approx(256 * 1131.35 / 150e3, rel=0.01)
+    assert "accelerators (16 nodes) fit" in fed[256].reason
+    hot = binding([64], made.machine(8, hall="legacy air", rack_limit_w=8e3))
+    assert (hot[64].plan, hot[64].binds.word) == (None, "power")
+    full = binding([64, 128], made.machine(8, racks=2))
+    assert [full[n].binds.word for n in (64, 128)] == ["compute", "space"]
+
+
+def test_growth_goes_on_over_several_sites_until_they_are_full() -> None:
+    site = {"power_limit_w": 150e3, "sites": 4}
+    linked = binding([64, 256, 512, 1024], made.machine(8, site_bytes_per_s=1e12, **site))
+    assert [linked[n].sites for n in (64, 256, 512, 1024)] == [1, 2, 4, 4]
+    assert linked[1024].binds.word == "power"
+    far = linked[512].plan
+    assert far is not None
+    assert (far.job.machine.tiers[-1].name, far.job.machine.tiers[-2].size) == ("wan", 128)
+    assert far.job.machine.tiers[-1].bytes_per_s == pytest.approx(1e12 / 128)
+    slow = binding([512], made.machine(8, site_bytes_per_s=1e9, **site))[512]
+    assert slow.limit == "network between sites"
+    assert slow.tokens_per_s < linked[512].tokens_per_s  # type: ignore[operator]
+    unknown = binding([256], made.machine(8, **site))[256]
+    assert (unknown.plan, unknown.binds.word) == (None, "network")
+    assert "site.link" in unknown.reason
+
+
+def test_money_binds_where_the_budget_ends() -> None:
+    usd = swept().points[-1].plan.bill.usd  # type: ignore[union-attr]
+    dear = binding([64, 1024], made.machine(8), budget={"usd": 0.9 * usd})
+    assert dear[64].binds.word != "money"
+    assert dear[1024].binds.word == "money"
+    assert dear[1024].binds.number == pytest.approx(1 / 0.9)
+    with pytest.raises(PenstockError, match="no price is known"):
+        sweep(run(budget={"usd": 10}), made.machine(8, accelerator="Own"), [8])

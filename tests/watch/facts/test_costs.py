@@ -14,6 +14,7 @@ from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
 from penstock.plan.cost.rates import CostRates, SourcedRate
 from penstock.run.clusters.load import save_cluster
+from penstock.run.clusters.price import Amount
 from penstock.watch.facts.costs import Costs, costs_of, costs_with
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.rates import rates_of
@@ -95,6 +96,23 @@ def test_usd_are_hours_times_the_price_by_cause(tmp_path: Path) -> None:
     assert found.usd_by_cause[Cause.COMPUTE] == pytest.approx(2 * 20 * 1.5 / 3600 * 3.0)
     assert found.notes[0].endswith("accelerator-hours × 3 USD (given in the run file)")
     assert costs_of(view).ledger.provenance["usd"].source == "measured"
+
+
+def test_machines_of_one_s_own_pay_their_electricity_apart(tmp_path: Path) -> None:
+    power = SourcedRate(0.5, "given in the cluster file")
+    rates = CostRates(usd_per_hour=GIVEN, usd_per_kwh_apart=power, usd_per_kwh=power)
+    found = checked(run_of(tmp_path, rates))
+    assert found.kwh is not None
+    assert found.usd == pytest.approx(2 * END_S / 3600 * 3.0 + found.kwh * 0.5)
+    assert "electricity" in found.notes[0]
+
+
+def test_a_price_written_later_is_all_that_counts(tmp_path: Path) -> None:
+    rates = CostRates(usd_per_hour=GIVEN, usd_per_kwh_apart=SourcedRate(0.5, "then"))
+    file = tmp_path / "rented.toml"
+    file.write_text('[accelerator]\nname = "H100"\n[price]\nusd_per_hour = 1.0\n')
+    found = checked(run_of(tmp_path, rates, cluster=f'use = "{file}"'))
+    assert found.usd == pytest.approx(2 * END_S / 3600 * 1.0)
 
 
 def test_a_price_of_the_catalog_is_a_published_one(tmp_path: Path) -> None:
@@ -211,7 +229,9 @@ def test_the_run_files_own_price_and_carbon_win(tmp_path: Path) -> None:
 
 def test_this_machines_file_counts_for_runs_of_this_machine(tmp_path: Path, home: Path) -> None:
     file = probed("a machine")
-    priced = file.model_copy(update={"price": file.price.model_copy(update={"usd_per_hour": 0.5})})
+    priced = file.model_copy(
+        update={"price": file.price.model_copy(update={"usd_per_hour": Amount(0.5)})}
+    )
     save_cluster(priced, home / "clusters" / "here.toml")
     mine = rates_of(run_of(tmp_path, seen="a machine")).usd_per_hour
     assert mine == SourcedRate(0.5, "cluster file here")  # written by a person, not measured

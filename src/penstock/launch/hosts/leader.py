@@ -24,6 +24,7 @@ from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.prepare.replan import Replanner
+from penstock.launch.supervisor.hours import hour_watch
 from penstock.launch.supervisor.supervisor import RunOutcome
 from penstock.ledger.journal.events import (
     AttemptFailed,
@@ -146,6 +147,7 @@ class Leader:
             deterministic=run.train.deterministic,
             live=run.guard.mode == "live",
             limit=limit,
+            hours=hour_watch(run, folder, plan),
             remote_ranks=ranks,
             journal_sync=self.journal_sync,
         ).run()

@@ -20,7 +20,7 @@ from penstock.ledger.journal.records import file_name
 from penstock.ledger.journal.values import whole
 from penstock.meter.clock import now
 from penstock.plan.job.layout import Layout
-from penstock.policy import quarantine, restart
+from penstock.policy import quarantine
 from penstock.policy.quarantine import Kind
 
 HANDED_OVER = "handed over"
@@ -51,7 +51,6 @@ class MultiHostSupervisor(Supervisor):
 
     remote_ranks: RemoteRanks
     journal_sync: JournalSync
-    regroup_reason: str = ""  # why the present attempt is to start again on other hosts
     new_events: NewLines = field(default_factory=NewLines)  # of rank 0, which writes for all ranks
     sentinels_s: float = 0.0  # when to read them again
 
@@ -120,12 +119,6 @@ class MultiHostSupervisor(Supervisor):
             self.remote_ranks.count_fault(
                 quarantine.HardwareFault(node, slot, reason, now(), "differs")
             )
-
-    def continues(self, ended: restart.AttemptEnd) -> bool:
-        """Return whether the ranks stopped to regroup; a run that finished meanwhile is done."""
-        self.folder.acknowledge("regroup")
-        stops = self.stop_requested or self.over_budget or self.folder.control_requests()["stop"]
-        return bool(self.regroup_reason) and "stopped" in ended.results and not stops
 
     def host_failure(self, rank: int) -> str:
         return self.remote_ranks.host_failure(rank)

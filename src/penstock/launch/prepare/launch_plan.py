@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.ledger.merge import merge
 from penstock.plan import calibration
-from penstock.plan.cost.cost import no_price, price_of
+from penstock.plan.cost.cost import no_price, price_at_work
 from penstock.plan.dataset import DatasetSizes
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.job.layout import Layout
@@ -74,7 +74,7 @@ def budget_limit(run: Run, folder: RunFolder, ranks: int, began: float) -> Budge
     if run.budget.hours is not None:
         limits.append((run.budget.hours * 3600, f"budget.hours = {run.budget.hours:g}"))
     if run.budget.usd is not None:
-        price = price_of(run, machine_for(run).machine)
+        price = price_at_work(run, machine_for(run).machine)
         if price is None:
             raise PenstockError(no_price(run.budget.usd))
         hours = run.budget.usd / (price.usd * ranks)

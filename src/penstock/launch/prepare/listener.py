@@ -56,6 +56,9 @@ class Listener:
     def over_budget(self, words: str) -> None:
         """Show that the budget is spent; the ranks save and stop."""
 
+    def paused(self, words: str) -> None:
+        """Show that the run waits for a better hour; "" when it goes on."""
+
     def tick(self) -> None:
         """Refresh the display; called ten times a second while the ranks run."""
 
@@ -124,6 +127,9 @@ class SafeListener(Listener):
 
     def over_budget(self, words: str) -> None:
         self._show(lambda: self._shown.over_budget(words))
+
+    def paused(self, words: str) -> None:
+        self._show(lambda: self._shown.paused(words))
 
     def tick(self) -> None:
         self._show(self._shown.tick)

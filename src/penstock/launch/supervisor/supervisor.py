@@ -20,6 +20,7 @@ from penstock.launch.supervisor import environment, stacks
 from penstock.launch.supervisor.attempt import AttemptRecords, ObservedEnd, has_trained
 from penstock.launch.supervisor.fork_client import RANK, modules
 from penstock.launch.supervisor.head_start import HeadStart
+from penstock.launch.supervisor.hours import HourWatch
 from penstock.launch.supervisor.quorum import Quorum
 from penstock.launch.supervisor.rank_processes import RankProcesses
 from penstock.launch.supervisor.signals import on_stop_signal
@@ -31,6 +32,8 @@ from penstock.ledger.journal.events import (
     DisplayFailed,
     GraceOver,
     HangFound,
+    PauseEnded,
+    RunPaused,
     StopSignal,
     StragglerChanged,
 )
@@ -73,6 +76,8 @@ class Supervisor:
     head_start: HeadStart = field(default_factory=HeadStart)  # the fork server, if it runs already
     live: bool = False  # guard.mode: replicas go on without each other
     limit: BudgetLimit | None = None  # [budget], as a moment of the clock
+    hours: HourWatch | None = None  # budget.hours_csv
+    regroup_reason: str = ""  # why the present attempt is to save, stop and start again
     last_reason: str = ""  # of the last fault
     last_stack: str = ""
     over_budget: bool = False  # the budget is spent, and that is on record
@@ -94,6 +99,8 @@ class Supervisor:
         self.processes = self.open_processes()
         with on_stop_signal(self._request_stop), contextlib.closing(self.processes):
             while action == "restart":
+                if not self._wait_for_its_hour():
+                    return RunOutcome("stopped")
                 attempt = next_attempt(self.folder.journal)
                 self.begin_attempt(attempt)
                 self.journal.write(AttemptLaunched(attempt=attempt, ranks=self.ranks))
@@ -131,13 +138,18 @@ class Supervisor:
 
     def begin_attempt(self, attempt: int) -> None:
         """Choose the hosts of the attempt and set the number of ranks."""
+        self.regroup_reason = ""
 
     def poll_hosts(self) -> None:
         """Notice hosts that come, leave or ask for something. Called ten times a second."""
 
     def continues(self, ended: restart.AttemptEnd) -> bool:
-        """Return whether ranks that all ended well only stopped to start again on other hosts."""
-        return False
+        """Return whether ranks that all ended well only stopped to start again, later or on other
+        hosts. A run that finished meanwhile is done.
+        """
+        self.folder.acknowledge("regroup")
+        stops = self.stop_requested or self.over_budget or self._asked_to_stop()
+        return bool(self.regroup_reason) and "stopped" in ended.results and not stops
 
     def blame(self, rank: int, reason: str) -> None:
         """Count a fault against the host or the accelerator of a rank."""
@@ -163,6 +175,7 @@ class Supervisor:
                     return end
                 self.poll_hosts()
                 self._check_budget()
+                self._check_hours()
                 self._show(self._refresh)
                 self.processes.wait(POLL_S)
         finally:
@@ -304,6 +317,46 @@ class Supervisor:
             self.journal.write(BudgetReached(budget=self.limit.words))
             self._show(lambda: self.listener.over_budget(self.limit.words if self.limit else ""))
         return True
+
+    def _check_hours(self) -> None:
+        """Ask the ranks to save and stop where this hour is for a pause."""
+        if self.hours is None or self.regroup_reason or self.stop_requested or self.over_budget:
+            return
+        if not self.watcher.began_step or self.hours.look().level == self.hours.level:
+            return
+        self.regroup_reason = f"pausing {self.hours.words()}"
+        self.folder.request("regroup")
+        self._show(partial(self.listener.paused, self.regroup_reason))
+
+    def _wait_for_its_hour(self) -> bool:
+        """Wait, with no rank at work, for an hour that the run may train in; False if it is to
+        stop.
+        """
+        if self.hours is None:
+            return True
+        self.hours.ranks_ended()
+        said = ""
+        while self.hours.look().level is None:
+            if self.stop_requested or self._check_budget() or self._asked_to_stop():
+                break
+            self.regroup_reason = words = f"paused {self.hours.words()}"
+            if words != said:
+                said = words
+                self.journal.write(RunPaused(until=self.hours.decision.until_s, why=words))
+                self._show(partial(self.listener.paused, words))
+            self.processes.exit_codes()  # the ranks' hosts are looked after too
+            self.poll_hosts()
+            self._show(self._refresh)
+            self.processes.wait(POLL_S)
+        if said:
+            self.folder.acknowledge("regroup")
+            self.journal.write(PauseEnded())
+            self._show(partial(self.listener.paused, ""))
+        return self.hours.begin()
+
+    def _asked_to_stop(self) -> bool:
+        """Return whether somebody asked for a stop; a request to regroup is none."""
+        return (self.folder.control / "stop").exists()
 
     def _refresh(self) -> None:
         if self.stop_unshown:

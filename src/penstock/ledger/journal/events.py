@@ -204,6 +204,19 @@ class BudgetReached(JournalEvent):
     budget: str
 
 
+@moment("paused")
+class RunPaused(JournalEvent):
+    """The run waits for a better hour: its ranks saved and ended, or were not started."""
+
+    until: float  # unix seconds: when it will go on, as far as was known then
+    why: str  # the hour in words
+
+
+@moment("pause_over")
+class PauseEnded(JournalEvent):
+    """The run goes on after a pause, or stops."""
+
+
 @moment("display_failed")
 class DisplayFailed(JournalEvent):
     """The terminal could not be written any more; the run goes on."""

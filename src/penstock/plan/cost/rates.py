@@ -29,6 +29,7 @@ class CostRates:
     """The rates of a run. None is unknown; numbers that need it are left out."""
 
     usd_per_hour: SourcedRate | None = None  # of one accelerator
+    usd_per_kwh_apart: SourcedRate | None = None  # electricity on top of it: own machines
     usd_per_kwh: SourcedRate | None = None
     pue: SourcedRate | None = None
     gco2e_per_kwh: SourcedRate | None = None
@@ -65,6 +66,9 @@ def of_machine(run: Run, machine: Machine) -> CostRates:
 
     return CostRates(
         usd_per_hour=SourcedRate(price.usd, price.source) if price else None,
+        usd_per_kwh_apart=factor("usd_per_kwh")
+        if price and price.usd_per_kwh is not None
+        else None,
         usd_per_kwh=factor("usd_per_kwh"),
         pue=factor("pue"),
         gco2e_per_kwh=factor("gco2e_per_kwh"),

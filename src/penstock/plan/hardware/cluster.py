@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog import accelerators, cooling, sites
+from penstock.catalog.prices import refuse_other_unit
 from penstock.catalog.sites import Site
 from penstock.errors import PenstockError
 from penstock.found import expanded_path
@@ -34,7 +35,7 @@ from penstock.run.schema.run import Run
 PROBE = "`penstock probe` measures it"
 # What no probe measures: somebody wrote it.
 STATED = frozenset(
-    {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour"}
+    {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour", "price", "water_l_per_kwh"}
     | {"node_mtbf_s", "software_mtbf_s", "repair_s", "stall_s"}
     | {"power_limit_w", "rack_limit_w", "racks", "cooling", "hall", "host_w"}
     | {"site_bytes_per_s", "site_hop_s"}
@@ -44,6 +45,7 @@ OF_SITE = {
     "pue": ("pue", "pue_year"),
     "gco2e_per_kwh": ("carbon_gco2_per_kwh", "carbon_year"),
     "usd_per_kwh": ("electricity_usd_per_kwh", "electricity_year"),
+    "water_l_per_kwh": ("water_l_per_kwh", "pue_year"),
 }
 # A core of a CPU that nobody has measured, within a factor of two or so of today's servers.
 CORE_FLOPS = 60e9  # in fp32
@@ -82,6 +84,9 @@ def placed(machine: Machine, own: ClusterSection) -> Machine:
         machine = replace(machine, **changed, sources=sources)
     given = {"usd_per_hour": own.usd_per_hour, "gco2e_per_kwh": own.carbon}
     known: dict[str, Any] = dict(_known(given))
+    if own.usd_per_hour is not None:
+        refuse_other_unit(own.usd_per_hour, machine.accelerator, "cluster.usd_per_hour")
+        machine = replace(machine, price=None)  # the run file's price is all that counts
     sources = {**machine.sources, **dict.fromkeys(known, "given in the run file")}
     return replace(machine, **known, sources=sources)
 
@@ -225,6 +230,8 @@ def machine_of(file: ClusterFile) -> Machine:
         )
         for t in file.tier
     )
+    if machine_usd := given.get("usd_per_hour"):
+        refuse_other_unit(machine_usd, known.accelerator, f"{file.name}: price.usd_per_hour")
     own = set(given) | ({"tiers"} if tiers else set()) | ({"matmul_flops"} if rates else set())
     total = per_node * file.nodes
     if tiers and tiers[-1].size < total:
@@ -303,7 +310,7 @@ def _blank(file: ClusterFile) -> Machine:
 def _given(file: ClusterFile) -> dict[str, Any]:
     """Return the fields of the machine that the file or its site states."""
     chip = file.accelerator
-    place = sites.find(file.site.name) if file.site.name else None
+    place = _place(file)
     if file.site.cooling:
         cooling.stated(file.site.cooling)
     found: dict[str, Any] = {
@@ -320,7 +327,9 @@ def _given(file: ClusterFile) -> dict[str, Any]:
         "usd_per_kwh": _first(
             file.site.usd_per_kwh, place.electricity_usd_per_kwh if place else None
         ),
-        "usd_per_hour": file.price.usd_per_hour,
+        "water_l_per_kwh": _first(file.site.water, place.water_l_per_kwh if place else None),
+        "usd_per_hour": file.price.usd(file.price.usd_per_hour),
+        "price": file.price if file.price.model_fields_set else None,
         "node_mtbf_s": file.failures.node_mtbf,
         "software_mtbf_s": file.failures.software_mtbf,
         "repair_s": file.failures.repair,
@@ -336,12 +345,27 @@ def _given(file: ClusterFile) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _place(file: ClusterFile) -> Site | None:
+    """Return the catalog's row of the file's site."""
+    if not file.site.name:
+        return None
+    try:
+        return sites.find(file.site.name)
+    except PenstockError as error:
+        raise PenstockError(f"{file.name}: site.name: {error}") from None
+
+
 def _site_sources(file: ClusterFile) -> dict[str, str]:
     """Return the sources of what the catalog filled in for the site."""
     if not file.site.name:
         return {}
     place, site = sites.find(file.site.name), file.site
-    own = {"pue": site.pue, "gco2e_per_kwh": site.carbon, "usd_per_kwh": site.usd_per_kwh}
+    own = {
+        "pue": site.pue,
+        "gco2e_per_kwh": site.carbon,
+        "usd_per_kwh": site.usd_per_kwh,
+        "water_l_per_kwh": site.water,
+    }
     return {
         field: _site_source(place, field)
         for field, (column, _) in OF_SITE.items()

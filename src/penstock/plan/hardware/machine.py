@@ -14,6 +14,7 @@ from penstock.catalog.accelerators import Accelerator
 from penstock.catalog.fact import Fact
 from penstock.catalog.table import Table, fold
 from penstock.errors import PenstockError
+from penstock.run.clusters.price import PriceSection
 
 F = TypeVar("F", bound=Fact)
 
@@ -97,8 +98,10 @@ class Machine:
     write_bytes_per_s: float | None = None
     pue: float | None = None
     gco2e_per_kwh: float | None = None
+    water_l_per_kwh: float | None = None  # of the machines
     usd_per_kwh: float | None = None
-    usd_per_hour: float | None = None  # of one accelerator
+    usd_per_hour: float | None = None  # of one accelerator, as somebody stated it
+    price: PriceSection | None = None  # of a cluster file: how the machines are paid for
     node_mtbf_s: float | None = None
     software_mtbf_s: float | None = None  # of a run, whatever its size
     repair_s: float | None = None  # until a lost node is back

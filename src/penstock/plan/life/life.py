@@ -127,6 +127,13 @@ def predict(
     )
 
 
+def with_pauses(lived: RunLife, wall_s: float) -> RunLife:
+    """Return a life that is drawn out to `wall_s` by pauses, and by hours on fewer accelerators."""
+    seconds = dict(lived.ledger.seconds)
+    seconds[Cause.DOWN] += max(0.0, wall_s * lived.accelerators - lived.ledger.total)
+    return replace(lived, ledger=replace(lived.ledger, seconds=seconds))
+
+
 def failure_bands(
     run: Run,
     job: Job,

@@ -111,6 +111,23 @@ def accelerator_w(machine: Machine, step: StepTime) -> float | None:
 
 def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
     """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
+    found = plug_levels(machine, cooling)
+    if found is None:
+        return None
+    levels, words = found
+    by_cause = dict.fromkeys(Cause, levels.wait_w)
+    by_cause |= dict.fromkeys(BUSY, levels.busy_w)
+    by_cause |= dict.fromkeys(RESTING, levels.rest_w)
+    # Steps done again are steps: the mix of causes of any other.
+    step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
+    by_cause[Cause.REDO] = step_j / step.step_s
+    return PowerDraw(by_cause, words)
+
+
+def plug_levels(machine: Machine, cooling: str) -> tuple[PowerLevels, tuple[str, ...]] | None:
+    """Return the watts of one accelerator with its share of host, fans and network; None without a
+    TDP.
+    """
     if machine.tdp_w is None:
         return None
     kind = cooling_class(cooling) or "air"
@@ -118,17 +135,11 @@ def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerD
     assert whole
     words = _node_notes(machine, machine.tdp_w, kind)
     network_w = network_watts(machine)
-    rest, wait, busy = (
-        watts / machine.per_node + network_w for watts in (whole.rest_w, whole.wait_w, whole.busy_w)
+    levels = PowerLevels(
+        *(w / machine.per_node + network_w for w in (whole.rest_w, whole.wait_w, whole.busy_w))
     )
-    by_cause = dict.fromkeys(Cause, wait)
-    by_cause |= dict.fromkeys(BUSY, busy)
-    by_cause |= dict.fromkeys(RESTING, rest)
-    # Steps done again are steps: the mix of causes of any other.
-    step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
-    by_cause[Cause.REDO] = step_j / step.step_s
     network = f"network {network_w:.0f} W per accelerator (estimated from ratings)"
-    return PowerDraw(by_cause, (*words, network))
+    return levels, (*words, network)
 
 
 def network_watts(machine: Machine) -> float:
@@ -180,10 +191,11 @@ def _node_notes(machine: Machine, tdp_w: float, cooling: str) -> tuple[str, ...]
     )
 
 
-def with_joules(ledger: Ledger, power: PowerDraw) -> Ledger:
+def with_joules(ledger: Ledger, power: PowerDraw, off_rank_s: float = 0.0) -> Ledger:
     """Return the ledger with the energy of the machines before cooling, as a meter in the rack
-    reads it.
+    reads it. In `off_rank_s` of `down` they draw nothing.
     """
     joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
+    joules[Cause.DOWN] -= off_rank_s * power.by_cause[Cause.DOWN]
     where = Provenance("estimated", "power model; machines and network, before PUE")
     return ledger.with_quantity("joules", joules, where)

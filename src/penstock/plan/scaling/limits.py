@@ -14,12 +14,21 @@ from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import COMMUNICATE_PARTS, StepTime
 from penstock.plan.life.life import RunLife
+from penstock.plan.power.limits import BindingLimit, LimitWord, Measure
 
 # Share of the time in perfect scaling: a loss that alone makes the run a quarter longer.
 WORTH_NAMING = 0.25
 NOTHING_FITS = "memory: nothing fits"
 TOO_FEW_SEQUENCES = "batch: fewer sequences than ranks can use"
 FAILURES = "failures and restarts"
+OVER_BUDGET = "money: over the budget"
+UNKNOWN_LINK = "network between sites"
+# Of a site, by the word of its limit.
+OF_SITE: dict[LimitWord, str] = {
+    "power": "power of the site",
+    "cooling": "cooling of the hall",
+    "space": "space for racks",
+}
 
 # By part of the step, what is lost when it takes longer than in perfect scaling. Exchange between
 # ranks is a loss of the network that it goes over.
@@ -46,6 +55,28 @@ LIFE_LOSSES = {
 MORE_THAN_A_STEP = {Cause.PEER_WAIT: LOSSES["jitter"], Cause.DATA_WAIT: LOSSES["data"]}
 # Parts of one microbatch; the rest of the step does not grow when ranks have nothing to compute.
 PER_MICROBATCH = ("matmul", "attention", "experts", "elementwise", "loss", "recompute")
+
+# One word for each limit, as everything that compares machines shows it.
+WORD: dict[str, LimitWord] = {
+    NOTHING_FITS: "memory",
+    TOO_FEW_SEQUENCES: "data",
+    FAILURES: "failures",
+    OVER_BUDGET: "money",
+    **{words: word for word, words in OF_SITE.items()},
+    "network inside the node": "network",
+    "network between nodes": "network",
+    UNKNOWN_LINK: "network",
+    "memory bandwidth": "memory",
+    "memory: work done twice to fit": "memory",
+    "pipeline bubble": "data",
+    "waiting for data": "data",
+    "waiting for slower peers": "failures",
+    "saving": "failures",
+    "starting up": "failures",
+    "kernel launches": "compute",
+    "small matmuls": "compute",
+    **dict.fromkeys(("matmuls", "attention", "vocabulary"), "compute"),
+}
 
 
 def alone(job: Job) -> tuple[Job, Job]:
@@ -87,13 +118,22 @@ def losses(job: Job, step: StepTime, perfect: StepTime, life: RunLife) -> dict[s
     return dict(sorted(lost.items(), key=lambda item: -item[1]))
 
 
-def limit(step: StepTime, lost: Mapping[str, float]) -> str:
-    """Return the largest loss, or the largest kind of work when no loss is worth naming."""
+def limit(step: StepTime, lost: Mapping[str, float]) -> tuple[str, float]:
+    """Return the largest loss, or the largest kind of work when no loss is worth naming, with its
+    share of the accelerator-time of the run.
+    """
     worst = max(lost, key=lost.__getitem__)
-    if lost[worst] >= WORTH_NAMING * (1 - sum(lost.values())):
-        return worst
+    useful = 1 - sum(lost.values())
+    if lost[worst] >= WORTH_NAMING * useful:
+        return worst, lost[worst]
     work = dict.fromkeys(WORK, 0.0)
     for part, seconds in step.parts.items():
         if WORDS[part][0] in work:
             work[WORDS[part][0]] += seconds
-    return max(work, key=work.__getitem__)
+    largest = max(work, key=work.__getitem__)
+    return largest, work[largest] / step.step_s
+
+
+def binding(name: str, number: float, measure: Measure, words: str) -> BindingLimit:
+    """Return a limit by its name as the one word and number that all comparisons show."""
+    return BindingLimit(WORD[name], number, measure, words or name)

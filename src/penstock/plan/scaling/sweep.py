@@ -5,7 +5,7 @@ each is a whole plan with its failures and its price. A count that no layout fit
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -13,16 +13,18 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
 from penstock.plan import calibration
-from penstock.plan.cost.cost import named_in_catalog
+from penstock.plan.cost.cost import named_in_catalog, no_price, price_of
 from penstock.plan.dataset import DatasetSizes, needed
 from penstock.plan.hardware import precision
-from penstock.plan.hardware.machine import Machine
-from penstock.plan.hardware.scale import scaled
+from penstock.plan.hardware.machine import WAN, Machine
+from penstock.plan.hardware.scale import over_sites, scaled
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.outcome import StepTime
 from penstock.plan.make import make
 from penstock.plan.plan import Plan
+from penstock.plan.power.limits import BindingLimit, Measure, SiteLimit
+from penstock.plan.power.site import SiteUse, fitting, site_limits, use_of
 from penstock.plan.scaling import limits
 from penstock.plan.search.choose import choose_layout
 from penstock.plan.search.search import SearchSpace, leanest, search, trainable_space
@@ -41,7 +43,24 @@ class ScalePoint:
     limit: str
     plan: Plan | None = None
     reason: str = ""
+    number: float = 1.0  # how much of `measure` the limit is
+    measure: Measure = "needed over available"
+    site: SiteUse | None = None  # what it takes of a site
     losses: Mapping[str, float] = field(default_factory=dict)  # against perfect scaling
+
+    @property
+    def binds(self) -> BindingLimit:
+        """Return the limit as one word and one number."""
+        return limits.binding(self.limit, self.number, self.measure, self.reason)
+
+    @property
+    def sites(self) -> int:
+        return self.site.sites if self.site else 1
+
+    @property
+    def watts(self) -> float | None:
+        """Return the draw at work of all sites, cooling included."""
+        return self.site.busy_w * self.site.sites if self.site else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -75,6 +94,9 @@ class ScalePoint:
             "shares": self.shares,
             "bottleneck": plan.bottleneck if plan else None,
             "limit": self.limit,
+            "binds": self.binds.to_json(),
+            "sites": self.sites,
+            "watts": self.watts,
             "losses": dict(self.losses),
             "reason": self.reason,
         }
@@ -134,6 +156,10 @@ class ScalePlanner:
     def of(cls, run: Run, machine: Machine) -> "ScalePlanner":
         known = needed(run)
         run, notes = precision.settled(known.run, machine)
+        if run.budget.usd is not None and price_of(run, machine) is None:
+            raise PenstockError(no_price(run.budget.usd))
+        if machine.site_bytes_per_s and machine.tiers[-1].name == WAN and len(machine.tiers) > 1:
+            machine = replace(machine, tiers=machine.tiers[:-1])  # each count has its own
         if run.train.sync.auto:
             notes = [*notes, 'train.sync.local_steps = "auto" is taken as 1 at every scale']
         return cls(run, machine, known.sizes, (*known.notes, *notes))
@@ -157,22 +183,51 @@ class ScalePlanner:
         return scaled(self.machine, count, name)
 
     def at(self, count: int) -> ScalePoint:
-        job = self._job(count)
-        nodes = -(-count // job.machine.per_node)
+        machine, over = self._placed(self.scaled(count))
+        job = replace(self._job(count), machine=machine)
+        site = use_of(machine)
+        point = ScalePoint(count, -(-count // machine.per_node), "", site=site)
+        if over is not None:
+            word = limits.OF_SITE[over.word]
+            return replace(point, limit=word, number=over.use, reason=over.line())
+        if machine.sites > 1 and machine.tiers[-1].name != WAN:
+            reason = (
+                f"{machine.sites} sites are needed, and nobody said what connects them: write "
+                "site.link in the cluster file"
+            )
+            return replace(point, limit=limits.UNKNOWN_LINK, number=machine.sites, reason=reason)
         space = trainable_space(self.run)
         layout = None
         if self.run.cluster.use != "here" or job.machine.kind != "cpu":
             found = search(job, count, space, keep=1)
             if not found.best:
-                limit, reason = _nothing(job, count, space)
-                return ScalePoint(count, nodes, limit, reason=reason)
+                limit, number, reason = _nothing(job, count, space)
+                return replace(point, limit=limit, number=number, reason=reason)
             layout = found.best[0].layout
         try:  # a CPU here gets the trainer's own layout, as any plan of it does
-            plan = make(self.run, job.machine, layout=layout, data=self.data)
+            plan = make(self.run, machine, layout=layout, data=self.data)
         except PenstockError as error:  # so many failures that it never ends
-            return ScalePoint(count, nodes, limits.FAILURES, reason=str(error))
+            lost_all = replace(point, limit=limits.FAILURES, reason=str(error))
+            return replace(lost_all, measure="share of the time")
         lost = limits.losses(plan.job, plan.step, self.perfect, plan.life)
-        return ScalePoint(count, nodes, limits.limit(plan.step, lost), plan, losses=lost)
+        point = replace(point, plan=plan, losses=lost)
+        if plan.limits.binds.word == "money":
+            return replace(point, limit=limits.OVER_BUDGET, number=plan.limits.binds.number)
+        limit, share = limits.limit(plan.step, lost)
+        return replace(point, limit=limit, number=share, measure="share of the time")
+
+    def _placed(self, machine: Machine) -> tuple[Machine, SiteLimit | None]:
+        """Return the machine on as few sites as hold it, and the limit that not even all of them
+        keep.
+        """
+        holds = fitting(machine)
+        if holds:
+            needed = -(-machine.accelerators // holds)
+            machine = replace(machine, sites=min(machine.sites, needed))
+        elif holds is None:
+            machine = replace(machine, sites=1)
+        over = [limit for limit in site_limits(machine) if not limit.fits]
+        return over_sites(machine), max(over, key=lambda limit: limit.use, default=None)
 
     def _job(self, count: int) -> Job:
         vocab = self.data.vocab if self.data else None
@@ -207,15 +262,16 @@ def sweep(
     )
 
 
-def _nothing(job: Job, count: int, space: SearchSpace) -> tuple[str, str]:
-    """Return the limit and the reason where the search found no layout."""
+def _nothing(job: Job, count: int, space: SearchSpace) -> tuple[str, float, str]:
+    """Return the limit, needed over available, and the reason where the search found no layout."""
     near = leanest(job, count, space)
     if near is None:
         reason = (
             f"{job.batch:,} sequences a step cannot be spread over {count:,} accelerators; raise "
             "train.batch_tokens or use another number of accelerators"
         )
-        return limits.TOO_FEW_SEQUENCES, reason
+        return limits.TOO_FEW_SEQUENCES, count / job.batch, reason
     short = near.memory.short_bytes / 2**30
     reason = f"out of memory in every layout; the nearest, {near.layout}, by {short:,.1f} GiB"
-    return limits.NOTHING_FITS, reason
+    use = near.memory.peak_bytes * near.memory.high / near.memory.capacity_bytes
+    return limits.NOTHING_FITS, use, reason

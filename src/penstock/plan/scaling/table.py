@@ -6,6 +6,7 @@ from itertools import groupby
 from penstock.plan.job.layout import Layout
 from penstock.plan.life.life import DAY_S
 from penstock.plan.plan import Plan
+from penstock.plan.power.limits import amount
 from penstock.plan.scaling.nodes import NodeCountAnswer
 from penstock.plan.scaling.sweep import ScalePoint, ScalingSweep
 from penstock.style import TIMES, format_count, format_predicted
@@ -20,7 +21,7 @@ LETTERS = {
     "microbatch": "m",
 }
 LEGEND = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
-LEFT = ("layout", "limit")  # columns of words
+LEFT = ("layout", "binds", "limit")  # columns of words
 
 
 def lines(sweep: ScalingSweep) -> list[str]:
@@ -67,9 +68,10 @@ def _between(plan: Plan) -> str:
 
 
 def table(points: Sequence[ScalePoint]) -> list[str]:
-    """Format aligned columns; USD only where a price is known."""
+    """Format aligned columns; USD only where a price is known, sites where there are several."""
     priced = any(p.plan and p.plan.bill.usd is not None for p in points)
-    rows = [_row(point, priced) for point in points]
+    spread = any(p.sites > 1 for p in points)
+    rows = [_row(point, priced, spread) for point in points]
     if not rows:
         return []
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
@@ -88,7 +90,7 @@ def short(layout: Layout) -> str:
     return " ".join([*ways, *again])
 
 
-def _row(point: ScalePoint, priced: bool) -> dict[str, str]:
+def _row(point: ScalePoint, priced: bool, spread: bool) -> dict[str, str]:
     plan = point.plan
     usd = plan.bill.usd if plan else None
     cells = {
@@ -102,7 +104,11 @@ def _row(point: ScalePoint, priced: bool) -> dict[str, str]:
     }
     if priced:
         cells["USD"] = format_count(usd) if usd is not None else "–"
-    return cells | {"limit": point.limit}
+    if spread:
+        cells["sites"] = f"{point.sites:,}"
+    watts = point.watts
+    cells["power"] = amount(watts, "W") if watts is not None else "–"
+    return cells | {"binds": str(point.binds), "limit": point.limit}
 
 
 def _line(cells: dict[str, str], widths: dict[str, int]) -> str:

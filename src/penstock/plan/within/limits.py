@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from penstock.errors import PenstockError
-from penstock.plan.cost.cost import HourlyPrice, price_of
+from penstock.plan.cost.cost import HourlyPrice, price_at_work
 from penstock.plan.hardware.machine import Machine
 from penstock.plan.life.life import DAY_S
 from penstock.run.schema.run import Run
@@ -68,7 +68,7 @@ def dollars(text: str) -> float:
 
 def known_price(run: Run, machine: Machine, limits: SpendingLimits) -> HourlyPrice | None:
     """Return the price of an accelerator-hour; money without a price is refused."""
-    price = price_of(run, machine)
+    price = price_at_work(run, machine)
     if price is None and limits.usd is not None:
         raise PenstockError(
             "--within: no price is known for this machine, so nobody can say what money buys; "

@@ -58,7 +58,7 @@ def to_json(
         "best_params_by_law": _best_params(best),
         "adapt": None
         if adapted is None
-        else {**adapted.to_json(), "better": adapted.loss < best.loss},
+        else {**adapted.to_json(), "better": adapted.loss < best.loss_band()[0]},
         "tried": [one.to_json() for one in answer.tried],
         "law": {"decides": deciding_law().name, "source": deciding_law().source},
         "warnings": [*_notes(best), *notes],
@@ -137,11 +137,13 @@ def _adapting(best: AffordableModel, adapted: Adaptation | None) -> str:
         f"{adapted.kind} on {format_count(ADAPT_TOKENS)} tokens takes "
         f"{format_predicted(adapted.wall_s, TIMES)}{money}"
     )
-    if adapted.loss < best.loss:
+    if adapted.loss < best.loss_band()[0]:  # below all that the budget's own model may have
         return (
             f"the better buy: {what} has {adapted.loss:.2f} by the same law; {cost}. Train your "
             "own for a language, a domain, a tokenizer or a licence that it does not have"
         )
+    if adapted.loss < best.loss:
+        return f"about as good: {what} has {adapted.loss:.2f} by the same law; {cost}"
     return f"not better by the law: {what} has {adapted.loss:.2f}; {cost}"
 
 

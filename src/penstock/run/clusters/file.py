@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from penstock.run.clusters.price import PriceSection
 from penstock.run.clusters.probe import ProbeSection
 from penstock.run.schema.engines import (
     KubernetesSection,
@@ -16,7 +17,16 @@ from penstock.run.schema.engines import (
     SlurmSection,
     SshSection,
 )
-from penstock.run.schema.machine_fields import AtLeastOne, Flops, Kind, Latency, Rate, Size, Watts
+from penstock.run.schema.machine_fields import (
+    AtLeastOne,
+    Flops,
+    Kind,
+    Latency,
+    Rate,
+    Size,
+    UsdPerKwh,
+    Watts,
+)
 from penstock.run.schema.section import (
     InvalidFields,
     NotNegative,
@@ -87,7 +97,8 @@ class SiteSection(Section):
     name: Text | None = Field(None, description="As in `penstock catalog sites`.")
     pue: AtLeastOne | None = Field(None, description="Power of the site over that of the machines.")
     carbon: NotNegative | None = Field(None, description="gCO2e per kWh.")
-    usd_per_kwh: NotNegative | None = Field(None, description="Price of electricity.")
+    water: NotNegative | None = Field(None, description="Litres per kWh of the machines.")
+    usd_per_kwh: UsdPerKwh | None = Field(None, description="Price of electricity, 0.08.")
     power_limit_w: Watts | None = Field(None, description='Of one site: 2000000 or "2 MW".')
     rack_limit_w: Watts | None = Field(None, description='Of one rack: 40000 or "40 kW".')
     racks: PositiveCount | None = Field(None, description="Places for racks.")
@@ -115,12 +126,6 @@ class MeetingSiteSection(Section):
     round_trip: Latency = Field(
         0.05, description='Of a request to the bucket, such as "60 ms"; a plain number is seconds.'
     )
-
-
-class PriceSection(Section):
-    """Price of the machines. Without a price, plans show no USD."""
-
-    usd_per_hour: NotNegative | None = Field(None, description="Of one accelerator.")
 
 
 class FailuresSection(Section):

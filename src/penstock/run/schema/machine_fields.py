@@ -13,6 +13,7 @@ from penstock.run.schema.section import number
 
 FLOP_UNITS = {"GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15, "EFLOP/s": 1e18}
 WATT_UNITS = {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}
+DEAREST_USD_PER_KWH = 2.0  # twice what a remote site pays that burns oil
 LATENCY_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 _TEXT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S+)\s*", re.A)
@@ -59,6 +60,14 @@ def one_of(*words: str) -> Callable[[object], str]:
 
 def _quoted(words: tuple[str, ...]) -> str:
     return " or ".join(f'"{word}"' for word in words)
+
+
+def usd_per_kwh(raw: object) -> float:
+    """Read a price of electricity; refuse one that nobody pays, because it is in cents."""
+    value = number(least=0, below=1e300)(raw)
+    if value > DEAREST_USD_PER_KWH:
+        raise ValueError(f"nobody pays that much: is it in cents? Write USD: {value / 100:g}")
+    return value
 
 
 def points(*sizes: str) -> Callable[[object], Points]:
@@ -109,6 +118,7 @@ Flops = Annotated[
 Watts = Annotated[
     float, PlainValidator(in_units(WATT_UNITS, '700 or "2 MW"')), _schema("watts", "number")
 ]
+UsdPerKwh = Annotated[float, PlainValidator(usd_per_kwh), _schema("number", "number")]
 Latency = Annotated[
     float, PlainValidator(in_units(LATENCY_UNITS, '"5 us"')), _schema("latency", "string")
 ]

@@ -15,9 +15,6 @@ TERMS = ("on-demand", "spot", "reserved")
 TRAINED = ("NVIDIA",)  # vendors of accelerators that this version was tried on
 MOST_OFFERS = 10_000
 DAY_S = 86400.0
-# A price outside of the catalog's range by these factors is in cents, or that of a whole node.
-TOO_HIGH, TOO_LOW = 2.0, 0.1
-NEVER_USD = 100.0  # of one accelerator for an hour, where the catalog knows no price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,19 +136,5 @@ def _checked(row: OfferRow, where: str, source: str) -> Offer:
             upto = "" if most == float("inf") else f" and at most {most:g}"
             start = "0 or more" if least == 0 else "more than 0"
             raise PenstockError(f"{where}: {field} = {value:g}: write {start}{upto}")
-    _refuse_other_unit(row.usd_per_hour, name, where)
+    prices.refuse_far_off(row.usd_per_hour, name, f"{where}: usd_per_hour")
     return Offer(row, name, source)
-
-
-def _refuse_other_unit(usd: float, accelerator: str, where: str) -> None:
-    """Refuse a price that looks like cents, or like that of a whole node."""
-    known = [price for price in prices.all() if price.accelerator == accelerator]
-    low = min((p.usd_per_hour_low or p.usd_per_hour for p in known), default=0.0)
-    high = max((p.usd_per_hour_high or p.usd_per_hour for p in known), default=NEVER_USD / TOO_HIGH)
-    if TOO_LOW * low <= usd <= TOO_HIGH * high:
-        return
-    seen = f"the catalog knows {low:g} to {high:g}" if known else "nothing costs that much"
-    raise PenstockError(
-        f"{where}: usd_per_hour = {usd:g} for one {accelerator}: {seen}. Is it in cents, or of a "
-        "whole node? Write USD of one accelerator for an hour"
-    )

@@ -197,12 +197,8 @@ def _live(
     name, per_node, nodes = key
     table = to_table(run)
     table.pop("layout", None)  # it was chosen for another machine
-    table["cluster"] = {
-        "use": name,
-        "nodes": nodes,
-        "accelerators": per_node or "all",
-        "usd_per_hour": 1.0,
-    }
+    table.pop("budget", None)  # offers are compared, not refused
+    table["cluster"] = {"use": name, "nodes": nodes, "accelerators": per_node or "all"}
     table.get("guard", {}).pop("spares", None)  # a provider replaces nodes
     try:
         return simulate(load_table(table), asked, failures)

@@ -5,7 +5,7 @@ factor. Without a price or a site the number is left out, and the notes say whic
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.ledger.causes import Cause
@@ -85,6 +85,8 @@ def costs_with(view: RunView, energy: Energy | None) -> Costs:
     left_s = left_rank_s(view)
     power = _power(seconds, energy, left_s, rates)
     usd = _by_time(seconds, left_s, rates) or _electricity(power, rates)
+    if usd and rates.usd_per_kwh_apart:
+        usd = _with_electricity(usd, power, rates.usd_per_kwh_apart)
     carbon = _carbon(power, rates)
     notes = [
         f"USD: {usd.where.note}" if usd else NO_PRICE,
@@ -168,6 +170,22 @@ def _electricity(power: AccruedCost | None, rates: CostRates) -> AccruedCost | N
     if power is None or rates.usd_per_kwh is None:
         return None
     return _times(power, rates.usd_per_kwh, "USD", "electricity only, ")
+
+
+def _with_electricity(
+    usd: AccruedCost, power: AccruedCost | None, rate: SourcedRate
+) -> AccruedCost:
+    """Add the electricity of machines of one's own, whose hourly price has none in it."""
+    if power is None:
+        note = f"{usd.where.note}; without electricity: {NO_ENERGY}"
+        return replace(usd, where=replace(usd.where, note=note))
+    paid = _times(power, rate, "USD", "electricity ")
+    to_go = None if None in (usd.to_go, paid.to_go) else (usd.to_go or 0) + (paid.to_go or 0)
+    return AccruedCost(
+        {cause: each + paid.by_cause.get(cause, 0.0) for cause, each in usd.by_cause.items()},
+        to_go,
+        replace(usd.where, note=f"{usd.where.note} + {paid.where.note}"),
+    )
 
 
 def _carbon(power: AccruedCost | None, rates: CostRates) -> AccruedCost | None:

@@ -33,6 +33,7 @@ from penstock.ledger.journal.events import (
     LostStepSpan,
     MomentsDropped,
     PairsRewarded,
+    PauseEnded,
     PeerCopyFailed,
     PeerFetchFailed,
     Quarantined,
@@ -53,6 +54,7 @@ from penstock.ledger.journal.events import (
     ReplicasDiffer,
     RollbackSpan,
     RoundEnded,
+    RunPaused,
     SampleFailed,
     SaveFailed,
     SiteLeaseLost,
@@ -202,6 +204,10 @@ def _run_words(line: JournalLine) -> str | None:
             return f"step {adopted.step} of run '{adopted.name}' adopted"
         case BudgetReached() as reached:
             return f"{reached.budget} was reached: saving and stopping"
+        case RunPaused() as paused:
+            return str(paused.why)
+        case PauseEnded():
+            return "the pause is over"
         case StopSignal() as stop:
             return f"asked to stop ({stop.signal})"
     return None

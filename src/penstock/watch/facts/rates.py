@@ -22,7 +22,10 @@ def rates_of(view: RunView) -> CostRates:
     table = saved if isinstance(saved, dict) else {}
     then, today = CostRates.from_json(table), _today(view, str(table.get("seen", "")))
     names = [field.name for field in fields(CostRates)]
-    return CostRates(**{name: getattr(today, name) or getattr(then, name) for name in names})
+    found = {name: getattr(today, name) or getattr(then, name) for name in names}
+    if today.usd_per_hour:  # electricity is paid apart by the price that counts, or is in it
+        found["usd_per_kwh_apart"] = today.usd_per_kwh_apart
+    return CostRates(**found)
 
 
 def _today(view: RunView, seen: str) -> CostRates:

@@ -226,6 +226,11 @@ class RunFacts:
         for reached in view.supervisor_events_of(BudgetReached):
             text = f"{reached.event.budget} was reached"
             lines.append(ReportLine("stopped", text, "warning"))
+        if view.pause:
+            lines.append(ReportLine("paused", view.pause.removeprefix("paused "), "warning"))
+        if view.paused_s:
+            text = f"{format_duration(view.paused_s)} in all, in hours of budget.hours_csv"
+            lines.append(ReportLine("paused", f"{text}; it is in `down`"))
         for stop in view.rank_events_of(StoppedEarly):
             lines.append(ReportLine("stopped", f"early: {stop.event.why}"))
         for slow in view.stragglers:

@@ -19,13 +19,17 @@ from penstock.launch.engines.table import job_of
 from penstock.ledger.history import History, read_history
 from penstock.ledger.journal.events import (
     ABSENT,
+    AttemptLaunched,
     BatchSkipped,
     CheckpointLoaded,
     DataSkipped,
     EvaluateSpan,
+    InvocationStarted,
     JournalEvent,
     LeaderLeft,
+    PauseEnded,
     RankEnded,
+    RunPaused,
     StragglerChanged,
     TaskScoresEvent,
 )
@@ -226,6 +230,24 @@ class RunView:
         events = self.supervisor_events
         left = bool(events) and isinstance(events[-1].event, LeaderLeft)
         return invocations[-1].result or ("left" if left else "killed")
+
+    @property
+    def pause(self) -> str:
+        """`paused until 06:00 (0.31 USD per kWh)` while the run waits for its hour; else empty."""
+        if not self.running:
+            return ""
+        marks = [
+            line.event
+            for line in self.supervisor_events
+            if isinstance(line.event, RunPaused | PauseEnded | AttemptLaunched | InvocationStarted)
+        ]
+        return str(marks[-1].why) if marks and isinstance(marks[-1], RunPaused) else ""
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds that the run has waited for better hours."""
+        pauses = (one for invocation in self.account.invocations for one in invocation.pauses)
+        return sum(one.end - one.start for one in pauses)
 
     @property
     def resumed_from(self) -> int | None:

@@ -260,6 +260,9 @@ class TerminalDisplay(Listener):
         self._ending()
         self._say(f"{words} is reached: saving and stopping", "yellow")
 
+    def paused(self, words: str) -> None:
+        self._say(words or "the pause is over: starting again", "yellow" if words else "dim")
+
     def stopping(self) -> None:
         self._ending()
         if self.live is None:

@@ -1,0 +1,136 @@
+"""The hours of a run while it trains: how much work is left, and what the policy says of now.
+
+Nothing here waits or stops ranks; the supervisor does. The clock is the system's time of day, since
+prices are of hours of the day; tests put another in its place.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from penstock.ledger.journal.events import InvocationStarted
+from penstock.ledger.journal.read import lines_of, read_events, read_steps
+from penstock.ledger.journal.records import SUPERVISOR, journal_files
+from penstock.meter.clock import now
+from penstock.plan.hours.terms import terms_from_json, unknown_terms
+from penstock.policy.hours.schedule import HourDecision, decide
+from penstock.policy.hours.terms import COLUMN_OF, HourState, HourTerms
+from penstock.run.folder import RunFolder
+from penstock.run.hours import HourlyCurve, read_hours
+from penstock.run.schema.run import Run
+
+PACE_STEPS = 64  # whose median is the pace
+FIRST_STEPS = 8  # fewer do not show it
+UNKNOWN_PACE_S = 60.0  # until the next question, where nobody knows how long the run takes
+
+
+@dataclass
+class HourWatch:
+    """The hours of one run, and the decision of the present one."""
+
+    folder: RunFolder
+    curve: HourlyCurve
+    terms: HourTerms
+    finish_within_s: float
+    clock: Callable[[], float] = time.time
+    level: int | None = None  # at which ranks train now; None: no rank runs
+    decision: HourDecision = field(init=False)
+    _asked_s: float | None = None  # when it was decided
+
+    def __post_init__(self) -> None:
+        self.decision = HourDecision(0, self.clock(), late=False)
+
+    def look(self) -> HourDecision:
+        """Return the decision of now; it is made again in every hour, and when it runs out."""
+        t = self.clock()
+        if self._asked_s is not None and self._asked_s <= t < self._next_s(self._asked_s):
+            return self.decision
+        self._asked_s = t
+        self.decision = self._decide(t)
+        return self.decision
+
+    def ranks_ended(self) -> None:
+        """Note that no rank runs: a start now costs time, so the decision is made again."""
+        self.level, self._asked_s = None, None
+
+    def begin(self) -> bool:
+        """Note that ranks start as decided; False if that was a pause."""
+        self.level = self.decision.level
+        return self.level is not None
+
+    def _next_s(self, asked_s: float) -> float:
+        return min(self.decision.until_s, self.curve.next_hour(asked_s))
+
+    def _decide(self, t: float) -> HourDecision:
+        work_s = self._work_s()
+        if work_s is None:  # the first steps of a run that could not be planned
+            return HourDecision(self.level or 0, t + UNKNOWN_PACE_S, late=False)
+        left_s = self.finish_within_s - self._spent_s()
+        return decide(HourState(t, t + left_s, work_s, self.level), self.terms, self.curve)
+
+    def words(self) -> str:
+        """Describe the hour that it is now: `until 06:00 (0.31 USD per kWh)`."""
+        t = self.clock()
+        hour = self.curve.at(t)
+        price, carbon = hour.usd_per_kwh, getattr(hour, COLUMN_OF[self.terms.by])
+        now = (
+            f"{price:.4g} USD per kWh" if self.terms.by == "cost" else f"{carbon:.4g} gCO2e per kWh"
+        )
+        limit = hour.grid_limit_w
+        if limit is not None and self.terms.levels[-1].watts > limit + (hour.onsite_w or 0.0):
+            now += f", {limit / 1e3:,.4g} kW from the grid"
+        until = self.curve.clock(self.decision.until_s)
+        if self.decision.until_s - t >= 24 * 3600:
+            until = self.curve.date(self.decision.until_s)
+        return f"until {until} ({now})"
+
+    def _spent_s(self) -> float:
+        """Return the time since the first start of the run, by the clock of its journal."""
+        starts = lines_of(read_events(self.folder.journal / SUPERVISOR), InvocationStarted)
+        return max(0.0, now() - min((line.t for line in starts), default=now()))
+
+    def _work_s(self) -> float | None:
+        """Return the time that the run still takes without pauses; None if nobody knows."""
+        launch = self.folder.read_launch_record()
+        predicted: dict[str, Any] = launch.predicted
+        steps: list[float] = []
+        reached = 0
+        for file in sorted(journal_files(self.folder.journal, "steps"), key=lambda f: f.attempt):
+            if 0 in file.ranks:
+                found = read_steps(file.path)
+                reached = max(reached, int(found["step"].max(initial=0)))
+                steps = found["total"].tolist() if len(found) >= FIRST_STEPS else steps
+        left = max(0, launch.steps - reached)
+        step_s = predicted.get("step_s")
+        pace_s = median(steps[-PACE_STEPS:]) if steps else step_s
+        if pace_s is None:
+            return None
+        planned_s = predicted.get("hours", {}).get("work_s")
+        if not step_s or not planned_s:
+            return float(left * pace_s)
+        # Saves, evaluations, failures and starts are as large a part as planned.
+        beside = planned_s / (step_s * max(1, launch.steps))
+        return float(left * pace_s * beside)
+
+
+def hour_watch(
+    run: Run,
+    folder: RunFolder,
+    plan: dict[str, Any],
+    clock: Callable[[], float] = time.time,
+) -> HourWatch | None:
+    """Return the watch of a launch whose plan.json is `plan`; None without `budget.hours_csv`."""
+    budget = run.budget
+    if budget.hours_csv is None:
+        return None
+    assert budget.finish_within is not None, "checked when the run file was read"
+    curve = read_hours(budget.hours_csv, budget.hours_zone)
+    predicted = plan["predicted"].get("hours")
+    if predicted is None:
+        terms = unknown_terms(budget, curve, plan["ranks"])
+    else:
+        planned = terms_from_json(predicted["terms"])
+        terms = replace(planned, levels=planned.levels[:1])  # ranks of one attempt use them all
+    return HourWatch(folder, curve, terms, budget.finish_within, clock)
