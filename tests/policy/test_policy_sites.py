@@ -258,3 +258,28 @@ def test_a_restarted_site_does_again_what_was_merged_already() -> None:
         life.do("b")
     assert life.states()[-1].finished(life.rules)
     life.check()
+
+
+def test_a_site_that_lost_its_lease_drops_its_work_and_moves_on() -> None:
+    own = rules(late=1)
+    states = [SitesState()]
+    states.append(states[-1].after((ready("a", 0), ready("b", 0)), own))
+    lease = states[-1].held["b"]
+    for _ in range(2):
+        states.append(states[-1].after((work(states[-1], "a"),), own))
+    action = policy.next_action("b", SitePosition(1, lease), states, own)
+    assert action == policy.SiteAction("move", 3, None, dropped=True)
+
+
+def test_work_of_an_earlier_grant_of_the_same_lease_is_refused() -> None:
+    own = rules(late=1, cut=LeaseCut(steps=4, length=4, parts=2))
+    state = SitesState().after((ready("a", 0), ready("b", 0)), own)
+    stale = work(state, "b")
+    state = state.after((work(state, "a"),), own)
+    state = state.after((ready("a", 2),), own)  # nothing else is left: b's lease goes to a
+    assert state.held["a"].number == stale.lease
+    for base in (3, 4):
+        state = state.after((ready("b", base),), own)  # and back, since a does nothing with it
+    assert state.held["b"].number == stale.lease
+    assert "given out again" in state.refusal(stale)
+    assert state.refusal(work(state, "b")) == ""

@@ -6,8 +6,9 @@ from penstock import secret
 from penstock.catalog.shapes import ModelShape
 from penstock.run.fingerprint import fingerprint
 from penstock.run.save import to_table
-from penstock.run.schema.quantity import Every, show_count, show_share
+from penstock.run.schema.quantity import Every, show_count, show_duration, show_share
 from penstock.run.schema.run import Run
+from penstock.run.schema.sites import SitesSection
 from penstock.style import format_count
 
 
@@ -40,6 +41,7 @@ def run_lines(run: Run) -> list[str]:
         "evaluate": _evaluate(run),
         **({"tasks": _tasks(run)} if run.evaluate.tasks else {}),
         "layout": _layout(run),
+        **({"sites": _sites(run.sites)} if run.sites else {}),
         "checkpoint": _checkpoint(run),
         **({"sends to": ", ".join(run.log.outlets)} if run.log.outlets else {}),
     }
@@ -119,6 +121,11 @@ def _layout(run: Run) -> str:
         return "chosen at start"
     given = run.layout.model_dump(exclude_defaults=True)
     return ", ".join(f"{name} {value}" for name, value in given.items()) or "chosen at start"
+
+
+def _sites(sites: SitesSection) -> str:
+    needs = f"a round needs {sites.needed} and waits {show_duration(sites.grace)}"
+    return f"{sites.name}, of {sites.count} that meet in {sites.bucket}; {needs}"
 
 
 def _checkpoint(run: Run) -> str:

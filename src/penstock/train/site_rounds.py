@@ -123,7 +123,7 @@ class SiteRounds:
         lease = self.batches.lease
         if not self._begun or lease is None or at.step >= lease.last_step:
             start = now()
-            self.rank.pulse.at("reduce")
+            self.rank.pulse.at("save")  # it may be long: a link, or another site, is slow
             if asked := self._meet_outside_a_step(at.step):
                 at.pending = Vote(nan, nan, dict.fromkeys(REQUESTS, False) | asked)
             self.rank.journal.write_span(WarmUpSpan(parts={"sites": now() - start}), start, now())
@@ -160,7 +160,7 @@ class SiteRounds:
         if back_before:
             return vote
         with clock.part("exchange"):
-            self.rank.pulse.at("reduce")
+            self.rank.pulse.at("save")  # it may be long: a link, or another site, is slow
             self.member.trained()
             asked = self._advance(step)
             self.rank.pulse.at("updated")

@@ -5,6 +5,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.run.diff import diff
 from penstock.run.fingerprint import fingerprint
+from penstock.run.summary import run_lines
 
 TEXT = """\
 [model]
@@ -22,6 +23,12 @@ def test_half_of_the_sites_are_a_quorum(run_of):
     assert run_of(TEXT).sites.needed == 1
     assert run_of(TEXT, "sites.count=3").sites.needed == 2
     assert run_of(TEXT, "sites.count=3", "sites.quorum=3").sites.needed == 3
+
+
+def test_check_says_where_sites_meet(run_of):
+    lines = run_lines(run_of(TEXT, "sites.grace=2 min"))
+    told = "sites      berlin, of 2 that meet in s3://bucket/x; a round needs 1 and waits 2 min"
+    assert told in lines
 
 
 @pytest.mark.parametrize(

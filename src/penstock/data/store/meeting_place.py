@@ -4,15 +4,18 @@ A call that fails raises OSError, and it gives up after a few seconds: a machine
 the place must know that soon.
 """
 
+import math
 import os
 import uuid
 from pathlib import Path
 from typing import Protocol
 
-from penstock.data.store.objects import Store
+from penstock.data.store.objects import ANSWER_S, Store
 from penstock.files import PRIVATE, sync
 
 PATIENCE_S = 3.0
+LARGE_BYTES = 1 << 20
+SLOWEST = 125_000.0  # bytes per second of an upload that is still waited for
 
 
 class MeetingPlace(Protocol):
@@ -89,13 +92,21 @@ class ObjectStore:
         return self.store.url
 
     def create(self, name: str, content: bytes) -> bool:
-        return self.store.create(name, content)
+        return self._store_for(content).create(name, content)
 
     def put(self, name: str, content: bytes) -> None:
-        self.store.put(name, content)
+        self._store_for(content).put(name, content)
 
     def get(self, name: str) -> bytes:
         return self.store.get(name)
 
     def list(self, prefix: str) -> dict[str, int]:
         return {one.name: one.size for one in self.store.list(prefix)}
+
+    def _store_for(self, content: bytes) -> Store:
+        """Return a store that waits as long as an upload over a slow link takes."""
+        if len(content) < LARGE_BYTES:
+            return self.store
+        answer_s = ANSWER_S + len(content) / SLOWEST
+        doubled = ANSWER_S * 2.0 ** math.ceil(math.log2(answer_s / ANSWER_S))  # few clients
+        return Store(self.store.url, patience_s=PATIENCE_S, answer_s=doubled)

@@ -25,6 +25,7 @@ from penstock.secret import redact
 
 PATIENCE_S = 120.0  # how long a request is retried
 FIRST_PATIENCE_S = 20.0  # the same, for a store that has never answered
+ANSWER_S = 20.0  # how long a request waits without a byte; a client counts an upload as waiting
 _LONGEST_PAUSE_S = 5.0
 _URL = re.compile(r"(s3|gs|az|https?|file)://")
 _CLOUDS = ("AWS_", "GOOGLE_", "AZURE_")
@@ -63,13 +64,15 @@ def split_url(url: str) -> tuple[str, str]:
 class Store:
     """The objects below a URL. Safe from several threads."""
 
-    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, url: str, patience_s: float = PATIENCE_S, answer_s: float = ANSWER_S
+    ) -> None:
         self.url = url.rstrip("/")
         self._base, self._prefix = split_url(self.url)
         self._patience_s = patience_s
         # Whether it has answered: a later failure is an outage, not a wrong address.
         self._answered = False
-        self._inner = _open_client(self._base, _cloud_settings())
+        self._inner = _open_client(self._base, _cloud_settings(), answer_s)
         self._obstore = extra("obstore", f"Reading {self._base}")
 
     def get(self, name: str, max_bytes: int | None = None) -> bytes:
@@ -221,13 +224,15 @@ class Store:
 
 
 @lru_cache(maxsize=64)
-def _open_client(base: str, settings: tuple[tuple[str, str], ...]) -> Any:
+def _open_client(
+    base: str, settings: tuple[tuple[str, str], ...], answer_s: float = ANSWER_S
+) -> Any:
     """Return one client, with its connections, for all users of a bucket with these settings."""
     stores = extra("obstore.store", f"Reading {base}")
     options = {
         "connect_timeout": timedelta(seconds=5),
-        "read_timeout": timedelta(seconds=20),  # without a byte
-        "timeout": timedelta(seconds=300),
+        "read_timeout": timedelta(seconds=answer_s),
+        "timeout": timedelta(seconds=max(300.0, answer_s)),
         "allow_http": base.startswith("http:")
         or any(name.endswith(_ENDPOINTS) and value.startswith("http:") for name, value in settings),
     }
