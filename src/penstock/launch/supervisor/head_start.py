@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from penstock.errors import PenstockError
-from penstock.launch.supervisor import environment, preload
+from penstock.launch.supervisor import bytecode, environment, preload
+from penstock.launch.supervisor.bytecode import CompileAhead
 from penstock.launch.supervisor.fork_client import ForkClient, modules
 from penstock.meter import devices
 from penstock.plan.search import choose
@@ -22,6 +23,7 @@ class HeadStart:
 
     def __init__(self, client: ForkClient | None = None) -> None:
         self._client = client
+        self._compiling: CompileAhead | None = None
 
     def take(self, env: Mapping[str, str], modules: Sequence[str]) -> ForkClient:
         """Return a fork server for ranks with this environment and these modules, once.
@@ -40,29 +42,43 @@ class HeadStart:
         if self._client:
             self._client.close()
         self._client = None
+        if self._compiling:
+            self._compiling.close()
+            self._compiling = None
+
+    def keep_bytecode(self, env: Mapping[str, str]) -> None:
+        """Keep bytecode where the server of this environment does, if it does, and make it ahead.
+
+        Without this the command would compile torch again at every start.
+        """
+        if folder := env.get(environment.BYTECODE):
+            self._compiling = CompileAhead(folder, devices.cpu_cores())
+            bytecode.keep_in(folder)
 
 
 @contextlib.contextmanager
 def begin(run: Run) -> Iterator[HeadStart]:
     """Start the fork server of a run on this host; it ends with the block unless it is taken."""
-    early = HeadStart(_started(run))
+    early = _started(run)
     try:
         yield early
     finally:
         early.close()
 
 
-def _started(run: Run) -> ForkClient | None:
+def _started(run: Run) -> HeadStart:
     if run.cluster.nodes > 1:  # its servers need a fence (`hosts/services.py`)
-        return None
+        return HeadStart()
     try:
         machine = devices.guess()
         ranks = _expected_ranks(run, machine)
     except PenstockError:  # the launch will say so
-        return None
+        return HeadStart()
     env = environment.for_fork_server(machine.threads(ranks))
     needed = modules(machine.kind, run.train.compile)
-    return ForkClient(env, needed, preload.from_environment())
+    early = HeadStart(ForkClient(env, needed, preload.from_environment()))
+    early.keep_bytecode(env)
+    return early
 
 
 def _expected_ranks(run: Run, machine: devices.Devices) -> int:
