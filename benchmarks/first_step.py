@@ -92,7 +92,18 @@ def measure_start(
         wait(process, folder, ranks, 3)  # then all ranks have ended their second step
         lost = [_kill(process, folder, ranks, n) for n in range(kills)]
     folder.drop_scratch()
+    for attempt in range(1, kills + 1):
+        print(f"  attempt {attempt}: {_attempt(folder, attempt)}", file=sys.stderr)
     return _read(folder, ranks, began, began_mono), lost
+
+
+def _attempt(folder: RunFolder, number: int) -> str:
+    """Say what a later attempt of rank 0 did before its first step, from its own start on."""
+    events = list(read_events(folder.journal / f"a{number:04d}-r00000.events"))
+    began = next((event.t for event in events if event.kind == "start"), 0.0)
+    shown = [f"{event.kind} {event.t - began:.2f}" for event in events[:12]]
+    parts = next((e.payload.get("parts") for e in events if e.kind == "warmup"), None)
+    return f"{', '.join(shown)}; warm-up: {parts}"
 
 
 def _wait_for_plan(process: subprocess.Popen[str], folder: RunFolder) -> int:
@@ -291,7 +302,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.peer_step:
         return peer_step(given.peers)
-    with tempfile.TemporaryDirectory() as where:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as where:  # ranks may still write
         result = measure_all(given, Path(where))
     if given.json:
         with suppress(OSError):

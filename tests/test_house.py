@@ -63,7 +63,7 @@ SUBROOMS = {
         "format",
         "store",
     ],
-    "model": ["adapter", "open", "."],
+    "model": ["adapter", "open", ".", "kernels"],
     "policy": [".", "hours"],
     "ledger": [".", "journal"],
     "run": ["clusters", ".", "schema"],

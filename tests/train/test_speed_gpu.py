@@ -11,13 +11,13 @@ from torch import Tensor
 
 from penstock.catalog.shapes import ModelShape
 from penstock.model.decoder import Decoder
-from penstock.model.fp8 import convert_linears_to_fp8
+from penstock.model.fp8 import E4M3, convert_linears_to_fp8, transpose_padded
 from penstock.model.initialize import decoder_on_meta, initialize
-from penstock.model.layers import attend, document_mask
+from penstock.model.layers import Embedding, attend, document_mask
 from penstock.model.loss import summed_cross_entropy
 from penstock.run.schema.train import TrainSection
 from penstock.train.optim.adamw import AdamW
-from penstock.train.parallel.compile import compile_layers
+from penstock.train.parallel.compile import compile_layers, join_projections
 from penstock.train.parallel.recompute import apply_recompute
 
 pytestmark = pytest.mark.gpu
@@ -109,6 +109,65 @@ def test_the_loss_kernel_is_cross_entropy(dtype: torch.dtype, some: bool) -> Non
     assert loss.item() == pytest.approx(expected.item(), rel=bound)
     for one, other in zip(found, torch.autograd.grad(expected * 0.37, (x, head)), strict=True):
         assert off(one, other) < bound
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [768, 2100])
+def test_the_gradient_of_an_embedding_is_torchs(dtype: torch.dtype, width: int) -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(900, (8, 512), device=DEVICE)
+    tokens[:4] = 7  # a word that comes often
+    embed = Embedding(1000, width, device=DEVICE, dtype=dtype)
+    given = torch.randn(8, 512, width, device=DEVICE).to(dtype)
+    found = [torch.autograd.grad(embed(tokens), embed.weight, given)[0] for _ in range(2)]
+    assert torch.equal(*found)
+    table = embed.weight.detach().double().requires_grad_()
+    F.embedding(tokens, table).backward(given.double())
+    assert table.grad is not None
+    assert off(found[0], table.grad) < {torch.bfloat16: 4e-3, torch.float32: 1e-6}[dtype]
+    assert not found[0][900:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize(
+    "shape", [SHAPE, ModelShape(2, 288, heads=6, kv_heads=6, ffn=704, vocab=1000)]
+)
+def test_joint_projections_are_the_plain_formula(
+    dtype: torch.dtype, documents: bool, shape: ModelShape
+) -> None:
+    """Beside float64, no further off than the layers as they are, compiled."""
+    torch.manual_seed(0)
+    tokens = torch.randint(1000, (4, 257), device=DEVICE)
+    starts = torch.rand(4, 256, device=DEVICE) < 0.02 if documents else None
+    grads = []
+    for how in ("exact", "apart", "joint"):
+        decoder = decoder_on_meta(shape)
+        initialize(decoder, DEVICE, 0)
+        decoder.to(dtype)
+        if how == "exact":
+            decoder.double()
+        else:
+            torch._dynamo.reset()
+            compile_layers(decoder)
+        if how == "joint":
+            join_projections(decoder)
+        decoder(tokens[:, :-1], starts, tokens[:, 1:]).backward()
+        grads.append({n: p.grad for n, p in decoder.named_parameters() if p.grad is not None})
+    exact, apart, joint = grads
+    least = {torch.bfloat16: 2e-3, torch.float32: 1e-6}[dtype]
+    for name, grad in exact.items():
+        assert off(joint[name], grad) < max(least, 1.5 * off(apart[name], grad)), name
+
+
+@pytest.mark.parametrize("rows", [1, 17, 130, 4096])
+def test_a_transpose_in_tiles_is_padded_with_zeros(rows: int) -> None:
+    torch.manual_seed(0)
+    x8_ni = torch.randn(rows, 272, device=DEVICE).to(E4M3)
+    found_in = transpose_padded(x8_ni).float()
+    assert found_in.shape[1] % 16 == 0
+    assert torch.equal(found_in[:, :rows], x8_ni.float().T)
+    assert not found_in[:, rows:].any()
 
 
 @pytest.mark.parametrize("sequence", [300, 512])

@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penstock.catalog.shapes import ModelShape
+from penstock.model.joint import JointWeights, RotatedProjections, plain_linear
 from penstock.model.latent_attention import LatentAttention
 from penstock.model.layers import (
+    Embedding,
     Mask,
     OffsetRMSNorm,
     SwiGLU,
@@ -39,7 +41,7 @@ class Decoder(nn.Module):
         self.shape = shape
         self.first, self.last = held.start == 0, held.stop == shape.layers
         table = self.first or (self.last and shape.tied)
-        self.embed = nn.Embedding(shape.vocab, shape.hidden) if table else None
+        self.embed = Embedding(shape.vocab, shape.hidden) if table else None
         self.layers = nn.ModuleDict({str(i): Layer(shape, i) for i in held})
         self.norm = _norm(shape) if self.last else None
         head = self.last and not shape.tied
@@ -140,8 +142,28 @@ class Attention(nn.Module):
         self.k_norm = _norm(shape, k_heads * width) if shape.qk_norm else None
         self.scale = shape.score_width**-0.5 if shape.score_width else None
         self.attend = attend
+        self.joint: JointWeights | None = None
+
+    def join(self) -> list[JointWeights]:
+        """Compute q, k and v with one matmul from now on, where they are plain."""
+        linears = (self.q, self.k, self.v)
+        if self.q_norm is None and all(map(plain_linear, linears)):
+            self.joint = JointWeights(linears)
+        return [self.joint] if self.joint else []
 
     def forward(self, x_bsd: Tensor, cos_sin: Tensor, mask: Mask = None) -> Tensor:
+        if self.joint is not None and 2 * cos_sin.shape[-1] == self.width:
+            q_bshe, k_bske, v_bske = RotatedProjections.apply(
+                x_bsd,
+                self.q.weight,
+                self.k.weight,
+                self.v.weight,
+                self.joint.weight_jd,
+                cos_sin,
+                self.width,
+            )
+            out_bshe = self.attend(q_bshe, k_bske, v_bske, mask, self.scale, self.sinks)
+            return self.out(out_bshe.flatten(2))
         # As many heads as the projections give: tensor parallel ranks hold some of them each.
         q, k = self.q(x_bsd), self.k(x_bsd)
         if self.norm_whole:

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from penstock.catalog.rope import Llama3Scaling, LongScaling, YarnScaling
 from penstock.catalog.shapes import ModelShape
+from penstock.model.joint import JointSwiGLU, JointWeights, plain_linear
 
 if TYPE_CHECKING:  # slow to import, and a CPU has no use for it
     from torch.nn.attention.flex_attention import BlockMask
@@ -249,6 +250,17 @@ def apply_rotary(x_bshe: Tensor, cos_sin: Tensor, pairs: bool = False) -> Tensor
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+class Embedding(nn.Embedding):
+    """A table of rows, whose gradient has a kernel of its own on a GPU."""
+
+    def forward(self, tokens_bs: Tensor) -> Tensor:
+        if not self.weight.is_cuda or self.weight.dtype == torch.float64:
+            return super().forward(tokens_bs)
+        from penstock.model.embedding import embed_on_gpu  # needs Triton: only CUDA builds have it
+
+        return embed_on_gpu(self.weight, tokens_bs)
+
+
 class OffsetRMSNorm(nn.Module):
     """An RMSNorm that multiplies by 1 + its weight, which begins at 0."""
 
@@ -280,6 +292,17 @@ class SwiGLU(nn.Module):
         self.gate = nn.Linear(hidden, ffn, bias=False)
         self.up = nn.Linear(hidden, ffn, bias=False)
         self.down = nn.Linear(ffn, hidden, bias=False)
+        self.joint: JointWeights | None = None
+
+    def join(self) -> list[JointWeights]:
+        """Compute the gradient of the input with one matmul from now on, where all is plain."""
+        if self.activation is F.silu and all(map(plain_linear, (self.gate, self.up, self.down))):
+            self.joint = JointWeights((self.gate, self.up))
+        return [self.joint] if self.joint else []
 
     def forward(self, x_bsd: Tensor) -> Tensor:
+        if self.joint is not None:
+            return JointSwiGLU.apply(
+                x_bsd, self.gate.weight, self.up.weight, self.down.weight, self.joint.weight_jd
+            )
         return self.down(self.activation(self.gate(x_bsd)) * self.up(x_bsd))

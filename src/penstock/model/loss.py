@@ -93,9 +93,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def to_gradients_(logits_nv: Tensor, targets_n: Tensor, counted_n: Tensor | None) -> Tensor:
     """Return the loss of each row; `logits_nv` becomes the gradient of their sum, in place."""
     if logits_nv.is_cuda and logits_nv.dtype != torch.float64:
-        from penstock.model import loss_kernel  # needs Triton, which only CUDA builds have
+        from penstock.model.kernels import loss as kernel  # needs Triton: only CUDA builds have it
 
-        return loss_kernel.to_gradients_(logits_nv, targets_n, counted_n)
+        return kernel.to_gradients_(logits_nv, targets_n, counted_n)
     weight_n = torch.ones_like(targets_n) if counted_n is None else counted_n
     rows = max(1, AT_ONCE // logits_nv.shape[1])
     parts = zip(*(x.split(rows) for x in (logits_nv, targets_n, weight_n)), strict=True)
@@ -135,7 +135,7 @@ def _gives_wide_sums(a: Tensor, dtype: torch.dtype) -> bool:
 def scale_to(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return x × factor in `dtype`."""
     if x.is_cuda and factor.dtype != torch.float64:
-        from penstock.model import loss_kernel
+        from penstock.model.kernels import loss as kernel
 
-        return loss_kernel.scale_to(x, factor, dtype)
+        return kernel.scale_to(x, factor, dtype)
     return (x.to(factor.dtype) * factor).to(dtype)

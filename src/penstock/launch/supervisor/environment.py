@@ -1,19 +1,19 @@
 """The environment variables of the processes of ranks."""
 
 import contextlib
-import importlib.util
 import os
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.home import home
+from penstock.launch.supervisor import bytecode
 from penstock.launch.supervisor.addresses import network
 from penstock.meter import clock
 from penstock.meter.rendezvous import LOOPBACK
 from penstock.private import private_folder
 
+BYTECODE = "PYTHONPYCACHEPREFIX"  # Python reads it when it starts
 FLIGHT = "flight-"  # `flight-0`, and `flight-0.pipe` to ask rank 0 for it
 FLIGHT_COLLECTIVES = 2000  # that are kept
 
@@ -56,21 +56,9 @@ def _compiled_before() -> dict[str, str]:
     default = os.path.join(tempfile.gettempdir(), "torchinductor_")
     chosen = {name: os.environ[name] for name in env if os.environ.get(name)}
     env |= {name: value for name, value in chosen.items() if not value.startswith(default)}
-    if _lacks_bytecode():
-        env |= {"PYTHONPYCACHEPREFIX": str(folder / "python"), "PYTHONDONTWRITEBYTECODE": ""}
+    if bytecode.is_lacking():
+        env |= {BYTECODE: str(folder / "python"), "PYTHONDONTWRITEBYTECODE": ""}
     return env
-
-
-def _lacks_bytecode() -> bool:
-    """Return whether torch would be compiled to bytecode at every start: its folder has none, and
-    none can be written there. Imports take three times as long then.
-    """
-    torch = importlib.util.find_spec("torch")
-    if sys.pycache_prefix or torch is None or torch.cached is None or torch.origin is None:
-        return False
-    if os.path.exists(torch.cached):
-        return False
-    return sys.dont_write_bytecode or not os.access(os.path.dirname(torch.origin), os.W_OK)
 
 
 def for_flight_recorder(logs: Path) -> dict[str, str]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from penstock.errors import PenstockError
-from penstock.launch.supervisor import environment, fence, preload
+from penstock.launch.supervisor import bytecode, environment, fence, preload
+from penstock.launch.supervisor.bytecode import CompileAhead
 from penstock.launch.supervisor.fork_client import ForkClient, modules
 from penstock.meter import devices
 from penstock.plan.search import choose
@@ -23,6 +24,7 @@ class HeadStart:
 
     def __init__(self, client: ForkClient | None = None) -> None:
         self._client = client
+        self._compiling: CompileAhead | None = None
 
     def take(self, env: Mapping[str, str], modules: Sequence[str]) -> ForkClient:
         """Return a fork server for ranks with this environment and these modules, once.
@@ -41,6 +43,18 @@ class HeadStart:
         if self._client:
             self._client.close()
         self._client = None
+        if self._compiling:
+            self._compiling.close()
+            self._compiling = None
+
+    def keep_bytecode(self, env: Mapping[str, str]) -> None:
+        """Keep bytecode where the server of this environment does, if it does, and make it ahead.
+
+        Without this the command would compile torch again at every start.
+        """
+        if folder := env.get(environment.BYTECODE):
+            self._compiling = CompileAhead(folder, devices.cpu_cores())
+            bytecode.keep_in(folder)
 
 
 @contextlib.contextmanager
@@ -49,25 +63,27 @@ def begin(run: Run, several: bool = False) -> Iterator[HeadStart]:
 
     `several` is for a host among others, whose ranks obey a fence.
     """
-    early = HeadStart(_started(run, several))
+    early = _started(run, several)
     try:
         yield early
     finally:
         early.close()
 
 
-def _started(run: Run, several: bool) -> ForkClient | None:
+def _started(run: Run, several: bool) -> HeadStart:
     try:
         machine = devices.guess()
         here = machine.ranks(run.cluster.accelerators)
         ranks = here if several else _expected_ranks(run, here)
     except PenstockError:  # the launch will say so
-        return None
+        return HeadStart()
     env = environment.for_fork_server(machine.threads(ranks))
     if several:
         env |= {fence.ENVIRONMENT: str(fence.fence_path(RunFolder(run.folder)))}
     needed = modules(machine.kind, run.train.compile)
-    return ForkClient(env, needed, preload.from_environment())
+    early = HeadStart(ForkClient(env, needed, preload.from_environment()))
+    early.keep_bytecode(env)
+    return early
 
 
 def _expected_ranks(run: Run, ranks: int) -> int:

@@ -29,10 +29,10 @@ class CostRates:
     """The rates of a run. None is unknown; numbers that need it are left out."""
 
     usd_per_hour: SourcedRate | None = None  # of one accelerator
-    usd_per_kwh_apart: SourcedRate | None = None  # electricity on top of it: own machines
     usd_per_kwh: SourcedRate | None = None
     pue: SourcedRate | None = None
     gco2e_per_kwh: SourcedRate | None = None
+    usd_per_kwh_apart: SourcedRate | None = None  # electricity on top of usd_per_hour: own machines
 
     def to_json(self) -> dict[str, Any]:
         found = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -11,7 +11,9 @@ import torch
 import torch._functorch.config as partition
 from torch import Tensor
 
-from penstock.model.decoder import Decoder
+from penstock.model.decoder import Attention, Decoder
+from penstock.model.joint import JointWeights
+from penstock.model.layers import SwiGLU
 from penstock.model.moe import MoE
 from penstock.plan.job.layout import Layout
 from penstock.train.world.world import World
@@ -38,6 +40,35 @@ def compile_layers(decoder: Decoder) -> None:
         # Where experts' rows end is known on the device only, which a graph cannot say.
         part = layer.attention if isinstance(layer.ffn, MoE) else layer
         part.forward = shared_graph(torch.compile(part.forward))
+
+
+def join_projections(decoder: Decoder) -> None:
+    """Let the compiled layers compute projections of one input together, in place.
+
+    The weights must have their memory and number format already. Outside of `torch.compile` it
+    would be no faster.
+    """
+    for layer in decoder.layers.values():
+        found: list[JointWeights] = []
+        for part in (layer.attention, layer.ffn):
+            if isinstance(part, Attention | SwiGLU):
+                found += part.join()
+        if found:
+            part = layer.attention if isinstance(layer.ffn, MoE) else layer
+            part.forward = _joined(part.forward, found)
+
+
+def _joined(forward: Callable[..., Tensor], found: list[JointWeights]) -> Callable[..., Tensor]:
+    """Look at the memory of the parameters before each pass: one that was given other memory would
+    be trained without effect.
+    """
+
+    @wraps(forward)
+    def checked(*given: object) -> Tensor:
+        assert all(joint.in_place for joint in found), "a joint weight was given other memory"
+        return forward(*given)
+
+    return checked
 
 
 def shared_graph(compiled: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -35,7 +35,7 @@ from penstock.model.user_module import build_user_module, refuse_untrainable
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.partition import stage_pieces
 from penstock.run.schema.run import Run
-from penstock.train.parallel.compile import compile_layers, compiles
+from penstock.train.parallel.compile import compile_layers, compiles, join_projections
 from penstock.train.parallel.context import apply_context_parallel
 from penstock.train.parallel.expert import apply_expert_parallel
 from penstock.train.parallel.parts import ModelParts
@@ -67,6 +67,10 @@ def materialize(run: Run, layout: Layout, vocab: int, world: World) -> Materiali
     else:
         parts = _decoder_parts(run, layout, vocab, world)
     masters = {} if world.sharded else lower_weights(parts, COMPUTE[run.train.precision])
+    if joins_projections(run, layout, world):
+        for module in parts.modules:
+            if isinstance(module, Decoder):
+                join_projections(module)
     _measure_module(parts, run, world)  # as it will compute: in the number format of the matmuls
     return Materialized(parts, masters)
 
@@ -202,6 +206,14 @@ def apply_layout(decoder: Decoder, run: Run, layout: Layout, world: World) -> No
         compile_layers(decoder)
     if world.sharded:
         apply_fsdp(decoder, world, run.train.precision)
+
+
+def joins_projections(run: Run, layout: Layout, world: World) -> bool:
+    """Return whether projections of one input are computed together: where layers are compiled and
+    whole. Recomputation decides matmul by matmul, so it keeps them apart.
+    """
+    whole = not world.sharded and layout.tensor == layout.context == 1
+    return whole and layout.recompute == "none" and compiles(run.train.compile, layout, world)
 
 
 def duplicate_weights(stage: int, layout: Layout, shape: ModelShape) -> set[str]:

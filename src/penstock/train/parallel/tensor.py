@@ -67,7 +67,7 @@ def apply_tensor_parallel(decoder: Decoder, world: World) -> None:
                 block.register_forward_hook(partial(_reduce_output, mesh))
     if decoder.first:
         assert decoder.embed is not None
-        decoder.embed.forward = partial(embed_tokens, decoder.embed, mesh)
+        decoder.embed.forward = partial(embed_tokens, decoder.embed, mesh)  # type: ignore[method-assign]
     else:
         inner, ways = decoder.positions_and_mask, mesh.size()
         decoder.positions_and_mask = lambda sequence, *rest: inner(sequence * ways, *rest)

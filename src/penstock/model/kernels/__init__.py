@@ -1,0 +1,1 @@
+"""Triton kernels; imported where a tensor is on a GPU, since only CUDA builds have Triton."""
