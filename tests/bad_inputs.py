@@ -549,6 +549,57 @@ OTHER = [
     Case("compare run.toml --clusters 12xH100", "8 or 16", about="half a node"),
     Case("compare run.toml --clusters H100 --deadline soon", "--deadline"),
     Case("compare run.toml --clusters H100 --start 1.12.2026", "--start"),
+    *(
+        Case(
+            f"{verb} run.toml budget.hours_csv=h.csv 'budget.finish_within=2 days'",
+            named,
+            change=write("h.csv", text),
+            about=about,
+        )
+        for verb, named, text, about in (
+            (
+                "check",
+                "23",
+                "hour,usd_per_kwh\n" + "".join(f"{n},0.1\n" for n in range(23)),
+                "hours of a day less one",
+            ),
+            (
+                "plan",
+                "cents",
+                "hour,cents_per_kwh\n" + "".join(f"{n},9\n" for n in range(24)),
+                "prices in cents",
+            ),
+            (
+                "train",
+                "h.csv",
+                "hour,usd_per_kwh\n"
+                + "".join(f"{n},{'nan' if n == 9 else 0.1}\n" for n in range(24)),
+                "an hour without a price",
+            ),
+        )
+    ),
+    Case("train run.toml budget.hours_csv=h.csv", "finish_within"),
+    Case(
+        "train run.toml budget.hours_csv=nothere.csv 'budget.finish_within=2 days'", "nothere.csv"
+    ),
+    Case("check run.toml sites.bucket=meet", "sites.name"),
+    Case("check run.toml sites.bucket=meet sites.name=a/b", "sites.name"),
+    Case("train run.toml sites.bucket=meet sites.name=a", "local_steps"),
+    Case("plan run.toml sites.bucket=meet sites.name=a sites.count=1", "sites.count"),
+    Case("plan --within 5000cents", "cents"),
+    Case("plan --within 0usd --days 10", "--within"),
+    Case("plan --within 5000usd --days -1", "--days"),
+    Case(
+        "plan run.toml cluster.use=H100 cluster.site=us-eest-1",
+        "us-east-1",
+        about="an unknown site",
+    ),
+    Case(
+        "plan run.toml cluster.use=poor.toml",
+        "site.pue",
+        change=write("poor.toml", '[accelerator]\nname = "H100 SXM5"\n[site]\npue = 0.9\n'),
+        about="a PUE below 1",
+    ),
     Case("--nonsense", "--nonsense"),
 ]
 

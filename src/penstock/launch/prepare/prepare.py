@@ -32,6 +32,7 @@ from penstock.plan.dataset import (
     usable_sizes,
 )
 from penstock.plan.hardware.precision import decided
+from penstock.plan.hours.terms import curve_of
 from penstock.plan.job import legal
 from penstock.run.diff import with_choices
 from penstock.run.launch_record import LaunchRecord
@@ -95,6 +96,7 @@ def find_data(run: Run, before: LaunchRecord, machine: Devices) -> LaunchData:
     `before` is the record of an earlier launch, whose data a run goes on with.
     """
     refuse_epochs_of_a_mixture(run)
+    curve_of(run.budget)
     if run.model.adapter and not run.model.from_:
         raise PenstockError(f"model.adapter: {NO_WEIGHTS}")
     check_local_open_model(run.model.from_)

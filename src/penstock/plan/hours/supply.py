@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo
 
 from penstock.errors import PenstockError
 from penstock.plan.cost.cost import HourlyAmounts, HourlyPrice
-from penstock.plan.hours.terms import hour_terms, terms_to_json
+from penstock.plan.hours.terms import curve_of, hour_terms, terms_to_json
 from penstock.plan.job.job import Job
 from penstock.plan.life.life import RunLife, with_pauses
 from penstock.plan.power.power import PowerDraw
 from penstock.policy.hours.schedule import at_once, schedule
 from penstock.policy.hours.sums import ScheduleSums, sums
 from penstock.policy.hours.terms import HourSchedule, HourState, HourTerms
-from penstock.run.hours import HOUR_S, HourlyCurve, read_hours
+from penstock.run.hours import HOUR_S, HourlyCurve
 from penstock.run.schema.run import Run
 
 
@@ -154,10 +154,10 @@ def plan_hours(
 ) -> HourPlan | None:
     """Schedule a planned run; None where the run file names no hours. It starts now by default."""
     budget = run.budget
-    if budget.hours_csv is None:
+    curve = curve_of(budget)
+    if curve is None:
         return None
     assert budget.finish_within is not None, "checked when the run file was read"
-    curve = read_hours(budget.hours_csv, budget.hours_zone)
     begins_s = time.time() if begins_s is None else begins_s
     terms = hour_terms(budget, curve, job, lived, draw)
     # The first start is part of the work. A run that may begin now is taken to be at work.

@@ -12,13 +12,22 @@ from penstock.plan.memory import memory
 from penstock.plan.power.power import PowerDraw
 from penstock.policy.hours.terms import COLUMN_OF, By, HourTerms, PowerLevel
 from penstock.policy.shrink import WAYS, fit_to_ranks, speed_with
-from penstock.run.hours import HourlyCurve
+from penstock.run.hours import HourlyCurve, read_hours
 from penstock.run.schema.budget import BudgetSection
 
 # Of the data-parallel ways, where hours have too little power for all of them.
 SHARES = (0.75, 0.5, 0.25)
 # Where no prediction can be made: what a save, a start and loading take together (estimated).
 UNKNOWN_SWITCH_S = 30.0
+
+
+def curve_of(budget: BudgetSection) -> HourlyCurve | None:
+    """Read the hours that a run file names, if any; refuse a file that cannot be used."""
+    if budget.hours_csv is None:
+        return None
+    curve = read_hours(budget.hours_csv, budget.hours_zone)
+    by_of(budget, curve)
+    return curve
 
 
 def by_of(budget: BudgetSection, curve: HourlyCurve) -> By:
