@@ -3,14 +3,15 @@
     python benchmarks/launch.py                3 rounds, medians; --rounds N, --json
 
 A real Slurm of 4 nodes in network namespaces of this machine (root, iproute2, Slurm, munge). All
-take turns in each round, with a model of two layers whose steps wait 50 ms, so that two cores are
-enough for all nodes.
+take turns in each round, with a model of two layers. While nodes are killed its steps wait 50 ms,
+so that two cores are enough for all nodes. That is done by an own loss, and a command that submits
+own code tries it first, which loads torch (2.3 s of a core); so starts are without it.
 
     start    `penstock train` that submits to 2 nodes, until the first step, without the time in
              the queue; the same command typed on 2 nodes; sbatch + torchrun on 2 nodes
-    kill     3 nodes, of which one loses its power: one that follows, then the one that leads; the
-             same with the whole job queued again at once; sbatch + torchrun, whose job Slurm queues
-             again when it finds the node down
+    kill     3 nodes, of which one loses its power, so that nobody hears its connections end: one
+             that follows, then the one that leads; the same with the whole job queued again at
+             once; sbatch + torchrun, whose job Slurm queues again when it finds the node down
 """
 
 import argparse
@@ -40,11 +41,9 @@ RATIO, KILLED_S = 1.15, 20.0  # what was promised
 PEER = Path(__file__).with_name("launch_peer.py")
 
 
-def write_run(folder: Path, name: str, dataset: str, **fields: Any) -> Path:
-    """Write a run file with the loss that waits; return it."""
+def write_run(folder: Path, name: str, dataset: str, paced: bool = True, **fields: Any) -> Path:
+    """Write a run file and return it; `paced` gives it a loss that waits."""
     file = folder / f"{name}.toml"
-    pace_file(file).write_text(str(STEP_S))
-    (folder / f"{name}_loss.py").write_text(LOSS.format(pace=str(pace_file(file))))
     table: dict[str, Any] = {"name": name, "dir": str(folder / "runs")}
     values = {
         "model.layers": 2,
@@ -57,7 +56,6 @@ def write_run(folder: Path, name: str, dataset: str, **fields: Any) -> Path:
         "train.steps": 100_000,
         "train.batch_tokens": 192,
         "train.precision": "fp32",
-        "train.loss": f"{folder / f'{name}_loss.py'}:paced",
         "evaluate.every": "never",
         "guard.checkpoint": "100 steps",
         "guard.fast": "10 steps",
@@ -66,6 +64,11 @@ def write_run(folder: Path, name: str, dataset: str, **fields: Any) -> Path:
         "cluster.accelerators": 1,
         "cluster.wait": "60 s",
     } | fields
+    if paced:
+        loss = folder / f"{name}_loss.py"
+        pace_file(file).write_text(str(STEP_S))
+        loss.write_text(LOSS.format(pace=str(pace_file(file))))
+        values["train.loss"] = f"{loss}:paced"
     for field, value in values.items():
         *path, key = field.split(".")
         at = table
@@ -84,10 +87,10 @@ class Bench:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.count = 0
 
-    def run(self, kind: str, **fields: Any) -> SlurmRun:
+    def run(self, kind: str, paced: bool = True, **fields: Any) -> SlurmRun:
         self.count += 1
         name = f"{kind}-{self.count}"
-        file = write_run(self.folder, name, self.dataset, **fields)
+        file = write_run(self.folder, name, self.dataset, paced, **fields)
         return SlurmRun(self.lab, file, RunFolder(self.folder / "runs" / name))
 
     def keep(self, what: str, seconds: float) -> None:
@@ -98,7 +101,7 @@ class Bench:
 
     def typed_start(self) -> None:
         """Give the command on each node, as without an engine."""
-        run = self.run("typed", **{"cluster.nodes": NODES})
+        run = self.run("typed", paced=False, **{"cluster.nodes": NODES})
         words = [sys.executable, "-m", "penstock", "train", str(run.file)]
         began = time.time()
         commands = [
@@ -122,6 +125,7 @@ class Bench:
         lines = [f'[ -e "{started}" ] || date +%s.%N > "{started}"']
         run = self.run(
             "start",
+            paced=False,
             **{
                 "cluster.nodes": NODES,
                 "cluster.launcher": "slurm",

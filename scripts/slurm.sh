@@ -96,9 +96,11 @@ on)
     inside "$host" "$name" "$@"
     ;;
 node)
+    "$here/netns.sh" mend "$lab" "$4"
     start_node "$4"
     ;;
-kill) # as if its power were cut: everything in the namespace of its network
+kill) # as if its power were cut: the others hear nothing of it, not even that connections end
+    "$here/netns.sh" cut "$lab" "$4"
     ip netns pids "$lab-$4" | xargs -r kill -9
     ;;
 down)

@@ -67,6 +67,7 @@ class SlurmLab:
 
     def __init__(self, folder: Path, nodes: int = 4) -> None:
         self.folder, self.nodes, self.name = folder, nodes, f"psl{os.getpid() % 1000}"
+        self.killed: set[str] = set()  # nodes that were not started again
 
     def script(self, verb: str, *words: object) -> None:
         command = [SCRIPT, verb, self.folder, self.name, *map(str, words)]
@@ -133,10 +134,12 @@ class SlurmLab:
         return dict(re.findall(r"(\w+)=(\S*)", self.do("scontrol", "-o", "show", "job", job)))
 
     def kill(self, node: str) -> None:
-        """Cut the power of a node: all its processes end, and its slurmd."""
+        """Cut the power of a node: its processes and its slurmd end, and nobody hears of it."""
+        self.killed.add(node)
         self.script("kill", node.removeprefix("n"))
 
     def revive(self, node: str) -> None:
+        self.killed.discard(node)
         self.script("node", node.removeprefix("n"))
 
     def processes(self) -> dict[int, str]:
@@ -167,7 +170,8 @@ class SlurmLab:
         alive = self.do("sinfo", "-h", "-N", "-p", "main", "-o", "%N|%T")
         down = [line.partition("|") for line in alive.split()]
         for node, _, state in down:
-            if state not in ("idle", "allocated", "completing", "mixed"):
+            # Slurm itself notices a dead node only after SlurmdTimeout.
+            if node in self.killed or state not in ("idle", "allocated", "completing", "mixed"):
                 self.kill(node)
                 self.revive(node)
         idle = ["sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D"]

@@ -18,7 +18,7 @@ from penstock.cli.main import app
 from penstock.errors import PenstockError
 from penstock.launch.dry_run import dry_run
 from penstock.launch.engines import table
-from penstock.launch.engines.engine import JobPhase, read_submission
+from penstock.launch.engines.engine import JobPhase, JobState, Submission, read_submission
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.submit import submit_and_follow
 from penstock.run.clusters.apply import with_cluster_file
@@ -163,6 +163,17 @@ def test_cancelled_in_the_queue(
     assert "is cancelled" in invoke("stop", "two", "--dir", str(folder.path.parent))
     assert RunView(folder).status == "new"
     assert ProcessEngine.started == {}
+
+
+def test_a_fault_of_the_watching_thread_ends_the_command(
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: ProcessEngine, submission: Submission) -> JobState:
+        raise ValueError("squeue printed a riddle")
+
+    monkeypatch.setattr(ProcessEngine, "state", broken)
+    with pytest.raises(ValueError, match="a riddle"):
+        submit_and_follow(load(run_file("two", **TWO_NODES)), listener=Shown())
 
 
 def test_a_refused_run_leaves_nothing(run_file: MakeFile, tmp_path: Path) -> None:

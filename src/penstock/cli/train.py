@@ -72,7 +72,7 @@ def train(
     from penstock.run.load import load
 
     run = load(run_file, overrides or [])
-    from penstock.launch.engines.engine import on_a_node, submits
+    from penstock.launch.engines.engine import on_a_node, submits, takes_part
     from penstock.launch.supervisor import head_start
     from penstock.run.clusters.apply import with_cluster_file
 
@@ -80,7 +80,7 @@ def train(
     if setup:
         _set_up(run)
     # The fork server imports while this process does.
-    with nullcontext() if submits(run) else head_start.begin(run) as early:
+    with nullcontext() if submits(run) else head_start.begin(run, takes_part(run)) as early:
         folder, failed = _train(run, fork, fresh, json, early)
     if not on_a_node():  # else the machine that submitted the run shows its report, once
         _report(folder, json)

@@ -46,9 +46,17 @@ class JobWatch:
     submission: Submission
     state: JobState = field(default_factory=lambda: JobState(JobPhase.QUEUED, "submitted"))
     ended: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+    """What ended the thread: without it the state would stand still, and the follower wait."""
 
     def start(self) -> None:
-        threading.Thread(target=self._poll, name="job", daemon=True).start()
+        threading.Thread(target=self._watch, name="job", daemon=True).start()
+
+    def _watch(self) -> None:
+        try:
+            self._poll()
+        except Exception as error:
+            self.error = error
 
     def _poll(self) -> None:
         while True:
@@ -92,6 +100,8 @@ def follow(run: Run, submission: Submission, listener: Listener) -> None:
 def _show(run: Run, watch: JobWatch, listener: Listener) -> None:
     words, shown = "", False
     while True:
+        if watch.error:
+            raise watch.error
         state = watch.state
         if state.words != words and (state.phase is not JobPhase.RUNNING or not shown):
             words = state.words

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.data.read.run_tokenizer import keep_tokenizer
 from penstock.errors import PenstockError, RunFailed, system_error
 from penstock.guard.checkpoints import create_identity
-from penstock.launch.engines.engine import meets, on_a_node, submits
+from penstock.launch.engines.engine import submits, takes_part
 from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.launch_plan import BudgetLimit
 from penstock.launch.prepare.listener import Listener, SafeListener
@@ -65,7 +65,7 @@ def start(
     refuse_unsupported(run)
     if submits(run):
         return submit_and_follow(run, fork, fresh, listener)
-    with nullcontext(early) if early else head_start.begin(run) as server:
+    with nullcontext(early) if early else head_start.begin(run, takes_part(run)) as server:
         return _start(run, fork, fresh, listener, began, server)
 
 
@@ -81,7 +81,7 @@ def _start(
             raise PenstockError("--fork and --fresh: a fork is new by itself; give one of them")
         run = renamed(run, fork)
     folder = RunFolder(run.folder)
-    if run.cluster.nodes > 1 or (on_a_node() and meets(run)):
+    if takes_part(run):
         if fork is not None or fresh:
             raise PenstockError(
                 "--fork and --fresh: not on several hosts, of which none can know what the others "
@@ -89,7 +89,7 @@ def _start(
             )
         from penstock.launch.hosts.start import start as start_on_several_hosts  # torch
 
-        start_on_several_hosts(run, machine, listener, began)
+        start_on_several_hosts(run, machine, listener, began, early)
         return folder
     if fresh:
         none = LaunchRecord()

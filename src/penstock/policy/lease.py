@@ -4,7 +4,9 @@ A lease has a number. The holder of the highest number leads for as long as it s
 never compare their clocks: each measures durations on its own clock. The holder counts from
 *before* it sent its last successful beat. The others count from *after* they first saw that beat to
 *before* they last read it. So their `DEAD_S` always ends later than the holder's `FENCED_S`, and
-the holder has the time between the two to end its ranks.
+the holder has the time between the two to end its ranks. That takes it a fraction of a second: the
+fork server reads the fence four times a second. A run without a leader stands still for `DEAD_S`,
+so it is no longer than that and clocks need. False alarms depend on `FENCED_S` alone.
 
 A holder that was judged dead may come back before the next number is taken. So a host that has
 taken a number reads the old beat once more. If it has not changed, every later beat of the old
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 BEAT_S = 2.0  # between two beats
 FENCED_S = 6.0  # a holder stops leading this long after its last successful beat began
-DEAD_S = 10.0  # others judge a holder dead when its beat has not changed for this long
+DEAD_S = 8.0  # others judge a holder dead when its beat has not changed for this long
 CLOCKS_APART = 0.1  # how much faster one host's clock may run than another's
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.launch.engines.engine import Job
-from penstock.launch.engines.slurm import SlurmFailed
 from penstock.launch.engines.slurm_refusals import parse_partitions, refusals_of
+from penstock.launch.engines.slurm_state import SlurmFailed
 
 MakeJob = Callable[..., Job]
 PARTITIONS = """\

@@ -19,7 +19,7 @@ from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, system_error
 from penstock.guard.tiers.free_space import free_bytes
 from penstock.home import home
-from penstock.launch.engines.store_check import store_problem
+from penstock.launch.prepare.store_check import store_problem
 from penstock.plan.built import find_built
 from penstock.run.folder import memory_root
 from penstock.run.schema.run import Run

@@ -49,6 +49,11 @@ def meets(run: Run) -> bool:
     return hosts > 1 or run.cluster.launcher in FAR
 
 
+def takes_part(run: Run) -> bool:
+    """Return whether `train` makes this process one of several hosts of the run."""
+    return run.cluster.nodes > 1 or (on_a_node() and meets(run))
+
+
 def is_out_of_reach(run: Run) -> bool:
     """Return whether the records of a submitted run are on a volume that only its nodes see."""
     return run.cluster.launcher in FAR and run.guard.durable is None

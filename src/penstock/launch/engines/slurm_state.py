@@ -1,12 +1,15 @@
-"""What Slurm prints of jobs, and the state that it means."""
+"""Commands of Slurm, what they print of jobs, and the state that it means."""
 
+import os
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.launch.engines.engine import JobPhase, JobState
 
+PATIENCE_S = 60.0  # of one command
 WAITING = ("PENDING", "REQUEUED", "CONFIGURING", "REQUEUE_HOLD", "SPECIAL_EXIT", "SUSPENDED")
 _REASONS = {
     "Resources": "for nodes to become free",
@@ -22,6 +25,46 @@ _REASONS = {
     "None": "for the scheduler",
     "": "for the scheduler",
 }
+
+
+class SlurmFailed(OSError):
+    """A command of Slurm that failed, with what it said."""
+
+
+def clean_environment() -> dict[str, str]:
+    """Return this environment without what an outer job, or a profile, says to Slurm's commands.
+
+    Only where Slurm's configuration is, is kept.
+    """
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_CONF_SERVER")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "PMI_", "PMIX_"))
+    }
+
+
+def slurm_command(*words: str, stdin: str | None = None) -> str:
+    """Run a command of Slurm and return what it printed."""
+    try:
+        done = subprocess.run(
+            words,
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
+        )
+    except FileNotFoundError:
+        raise SlurmFailed(f"no {words[0]} on this machine") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmFailed(f"{words[0]} did not answer in {PATIENCE_S:g} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.strip().splitlines() if line]
+        raise SlurmFailed(said[-1] if said else f"{words[0]} ended with {done.returncode}")
+    return done.stdout
 
 
 @dataclass(frozen=True)
@@ -55,6 +98,16 @@ def parse_squeue(printed: str) -> list[SlurmJob]:
             job, state, reason, nodes, names, begins = parts
             found.append(SlurmJob(job, state, reason, int(nodes), expand(names), begins))
     return found
+
+
+def queue(number: str) -> list[SlurmJob]:
+    """Return the jobs of a number that are queued or running; several for an array."""
+    try:
+        return parse_squeue(slurm_command("squeue", "-h", "-j", number, "-o", SlurmJob.FORMAT))
+    except SlurmFailed as error:
+        if "Invalid job id" in str(error):
+            return []
+        raise
 
 
 def expand(names: str) -> tuple[str, ...]:

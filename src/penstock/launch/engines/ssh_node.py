@@ -141,7 +141,7 @@ def ready(given: Mapping[str, Any]) -> dict[str, Any]:
                 running.append(folder.parent.name)
     store = ""
     if url := given.get("store"):
-        from penstock.launch.engines.store_check import store_problem
+        from penstock.launch.prepare.store_check import store_problem
 
         os.environ.update(given.get("env", {}))
         store = store_problem(url)

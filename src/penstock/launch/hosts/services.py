@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from penstock.launch.hosts.memory_server import MemoryServer
 from penstock.launch.hosts.network import HostNetwork
 from penstock.launch.hosts.tunnel import Tunnel
-from penstock.launch.supervisor import addresses, environment, preload
-from penstock.launch.supervisor.fence import ENVIRONMENT, Fence
+from penstock.launch.supervisor import addresses, environment
+from penstock.launch.supervisor.fence import ENVIRONMENT, Fence, fence_path
 from penstock.launch.supervisor.fork_client import ForkClient, modules
+from penstock.launch.supervisor.head_start import HeadStart
 from penstock.meter.rendezvous import LOOPBACK
 from penstock.run.folder import RunFolder
 
@@ -49,12 +50,18 @@ def open_services(
     kind: str,
     threads: int,
     callbacks: HostCallbacks,
+    early: HeadStart,
+    compiled: str,
 ) -> Iterator[HostServices]:
-    """Open the services of this host. `kind` is that of its devices, `threads` those of a rank."""
-    fence = Fence(folder.make_scratch() / "fence")
+    """Open the services of this host. `kind` is that of its devices, `threads` those of a rank.
+
+    `early` is its fork server, where one imports already; `compiled` is `train.compile`.
+    """
+    folder.make_scratch()
+    fence = Fence(fence_path(folder))
     env = environment.for_fork_server(threads) | {ENVIRONMENT: str(fence.path)}
     # First, so that it imports while the rest starts.
-    fork_client = ForkClient(env, modules(kind), preload.from_environment())
+    fork_client = early.take(env, modules(kind, compiled))
     own_addresses = addresses.own(interface)
     with (
         closing(socket.create_server((LOOPBACK, 0), backlog=64)) as server,

@@ -27,6 +27,7 @@ from penstock.launch.hosts.supervisor import HANDED_OVER
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.supervisor import addresses
+from penstock.launch.supervisor.head_start import HeadStart
 from penstock.launch.supervisor.supervisor import RunOutcome
 from penstock.ledger.journal.events import StrangersRefused
 from penstock.meter.clock import now
@@ -49,6 +50,7 @@ class HostSession:
     journal_sync: JournalSync
     listener: Listener
     began: float
+    head_start: HeadStart = field(default_factory=HeadStart)
     notice: StopNotice = field(default_factory=StopNotice)
     node: str = field(default_factory=addresses.node)
     leader: Leader | None = None  # while this host leads
@@ -74,6 +76,8 @@ class HostSession:
                 machine.kind,
                 machine.threads(self.slots),
                 callbacks,
+                self.head_start,
+                self.run.train.compile,
             ) as services,
             metered(self.folder.journal, self.node, machine, self.slots, self.began),
         ):

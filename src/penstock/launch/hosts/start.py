@@ -13,6 +13,7 @@ from penstock.launch.prepare.prepare import prepare
 from penstock.launch.prepare.recover import repair_plan
 from penstock.launch.prepare.resume import decide_resume, report_start
 from penstock.launch.supervisor import addresses
+from penstock.launch.supervisor.head_start import HeadStart
 from penstock.ledger.journal.events import LeaderLeft
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
@@ -23,7 +24,7 @@ from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.run import Run
 
 
-def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
+def start(run: Run, machine: Devices, listener: Listener, began: float, early: HeadStart) -> None:
     """Take this host's part in the run, from beginning to end."""
     folder, place = RunFolder(run.folder), meeting.meeting_place(run)
     if _was_stopped(place):
@@ -42,7 +43,9 @@ def start(run: Run, machine: Devices, listener: Listener, began: float) -> None:
         prepared = prepare(how.run, folder.read_launch_record(), machine, listener)
         prepared.plan_launch(LaunchRecord())  # refuse before any host waits for another
         report_start(how, folder, listener)
-        session = HostSession(how.run, prepared, folder, place, journal_sync, listener, began)
+        session = HostSession(
+            how.run, prepared, folder, place, journal_sync, listener, began, early
+        )
         with session.notice.catch_signals():
             outcome = session.take_part()
     if outcome.result != "failed":

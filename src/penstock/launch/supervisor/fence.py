@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from penstock.private import private_folder
+from penstock.run.folder import RunFolder
 
 ENVIRONMENT = "PENSTOCK_FENCE"  # the path, for the fork server
 CHECK_S = 0.25  # between two checks of the fork server
@@ -35,6 +36,11 @@ class Fence:
     @property
     def passed(self) -> bool:
         return time.monotonic() > _MOMENT.unpack_from(self._map, 0)[0]
+
+
+def fence_path(folder: RunFolder) -> Path:
+    """Return where the fence of this host is for a run."""
+    return folder.scratch / "fence"
 
 
 def from_environment() -> Fence | None:

@@ -38,15 +38,14 @@ class ForkServer:
         self.client, self.pid = client, os.getpid()
         self.living: dict[int, int] = {}  # pid: rank
         self.unread = b""
-        self.fence = fence.from_environment()  # only in a run on several hosts
+        self.fence: fence.Fence | None = None  # of a run on several hosts, from the first rank on
         self.deaths = forking.SigchldPipe()
 
     def serve(self) -> None:
         """Serve until the client closes the socket."""
         sources: list[Any] = [self.client, self.deaths]
-        timeout_s = fence.CHECK_S if self.fence else None
         while True:
-            ready, _, _ = select.select(sources, [], [], timeout_s)
+            ready, _, _ = select.select(sources, [], [], fence.CHECK_S if self.fence else None)
             if self.fence and self.fence.passed:
                 self.send_signal(list(self.living.values()), signal.SIGKILL)
             if self.deaths in ready:
@@ -63,6 +62,7 @@ class ForkServer:
     def handle(self, order: dict[str, Any]) -> None:
         """Start a rank, or send a signal to ranks."""
         if "start" in order:
+            self.fence = self.fence or fence.from_environment()
             pid = os.fork()
             if pid == 0:
                 self.become_rank(order)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from penstock.errors import PenstockError
-from penstock.launch.supervisor import bytecode, environment, preload
+from penstock.launch.supervisor import bytecode, environment, fence, preload
 from penstock.launch.supervisor.bytecode import CompileAhead
 from penstock.launch.supervisor.fork_client import ForkClient, modules
 from penstock.meter import devices
 from penstock.plan.search import choose
+from penstock.run.folder import RunFolder
 from penstock.run.schema.run import Run
 
 
@@ -57,33 +58,36 @@ class HeadStart:
 
 
 @contextlib.contextmanager
-def begin(run: Run) -> Iterator[HeadStart]:
-    """Start the fork server of a run on this host; it ends with the block unless it is taken."""
-    early = _started(run)
+def begin(run: Run, several: bool = False) -> Iterator[HeadStart]:
+    """Start the fork server of a run on this host; it ends with the block unless it is taken.
+
+    `several` is for a host among others, whose ranks obey a fence.
+    """
+    early = _started(run, several)
     try:
         yield early
     finally:
         early.close()
 
 
-def _started(run: Run) -> HeadStart:
-    if run.cluster.nodes > 1:  # its servers need a fence (`hosts/services.py`)
-        return HeadStart()
+def _started(run: Run, several: bool) -> HeadStart:
     try:
         machine = devices.guess()
-        ranks = _expected_ranks(run, machine)
+        here = machine.ranks(run.cluster.accelerators)
+        ranks = here if several else _expected_ranks(run, here)
     except PenstockError:  # the launch will say so
         return HeadStart()
     env = environment.for_fork_server(machine.threads(ranks))
+    if several:
+        env |= {fence.ENVIRONMENT: str(fence.fence_path(RunFolder(run.folder)))}
     needed = modules(machine.kind, run.train.compile)
     early = HeadStart(ForkClient(env, needed, preload.from_environment()))
     early.keep_bytecode(env)
     return early
 
 
-def _expected_ranks(run: Run, machine: devices.Devices) -> int:
-    """Return how many ranks the launch will most likely have."""
-    ranks = machine.ranks(run.cluster.accelerators)
+def _expected_ranks(run: Run, ranks: int) -> int:
+    """Return how many ranks the launch will most likely have, where there is room for `ranks`."""
     if choose.takes_all(run):
         return choose.usable_ranks(run, ranks)
     if run.layout and run.layout.replicate:
