@@ -29,6 +29,7 @@ OTHER_VERBS = {
     "launch/engines",  # options of the commands that they call
     "launch/prepare/adopt.py",
     "launch/vary.py",
+    "plan/scaling/caps.py",
     "plan/within/limits.py",
     "simulate/vary.py",
     "simulate/compare/screen.py",

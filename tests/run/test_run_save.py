@@ -113,7 +113,7 @@ def test_the_text_holds_the_defaults_and_says_what_was_chosen(run_of):
     evaluate |= {"tasks": [], "tasks_every": "1000 steps"}
     assert read["evaluate"] == evaluate | {"keep_best": 0, "min_delta": 0.0}
     assert read["train"]["betas"] == [0.9, 0.95]
-    assert "budget" not in read
+    assert read["budget"] == {"hours_paused": "idle", "hours_zone": "UTC"}
     assert "layout" not in read
 
 

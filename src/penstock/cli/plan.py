@@ -157,7 +157,10 @@ def _make(
     from penstock.plan.job.layout import NothingFits
     from penstock.plan.make import make
 
-    begins_s = None if begin is None else read_begin(begin, run.budget.hours_zone)
+    try:
+        begins_s = None if begin is None else read_begin(begin, run.budget.hours_zone)
+    except PenstockError as error:
+        raise PenstockError(f"--begin {error}") from None
     try:
         return make(run, machine, warnings, begins_s=begins_s)
     except NothingFits as error:

@@ -35,7 +35,7 @@ def pair(dataset, tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(objects, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (0.5, objects.ANSWER_S))
 
 
 def opened(pair):

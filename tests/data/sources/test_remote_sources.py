@@ -39,7 +39,7 @@ def folder(tmp_path):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(objects.Store.__init__, "__defaults__", (0.5, objects.ANSWER_S))
 
 
 def texts(pieces) -> list[str]:

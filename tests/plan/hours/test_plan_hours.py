@@ -191,5 +191,5 @@ def test_the_picture_is_a_drawing_of_all_stretches(tmp_path: Path) -> None:
 def test_the_begin_of_a_plan_is_read_in_the_zone_of_the_hours() -> None:
     assert read_begin("2026-11-18T07:00", "Europe/Berlin") == NOW
     assert read_begin("2026-11-18T06:00+00:00", "Europe/Berlin") == NOW
-    with pytest.raises(PenstockError, match="--begin soon: not a moment"):
+    with pytest.raises(PenstockError, match="soon: not a moment"):
         read_begin("soon", "UTC")

@@ -188,9 +188,7 @@ def read_begin(text: str, zone: str) -> float:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise PenstockError(
-            f"--begin {text}: not a moment; write for example 2026-11-20T06:00"
-        ) from None
+        raise PenstockError(f"{text}: not a moment; write for example 2026-11-20T06:00") from None
     return (found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))).timestamp()
 
 

@@ -15,8 +15,8 @@ class BudgetSection(Section):
     hours: Positive | None = Field(None, description="Most wall-clock time, hours.")
     hours_csv: Text | None = Field(
         None,
-        description="CSV of hours with their price, carbon and power: the run pauses or shrinks "
-        "in the dear ones. Needs `finish_within`.",
+        description="CSV of hours with their price, carbon and power: the run pauses in the "
+        "dear ones. Needs `finish_within`.",
     )
     finish_within: Seconds | None = Field(
         None,
