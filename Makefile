@@ -14,9 +14,10 @@ train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
 
 # Three at a time, file by file in the order of tests/conftest.py: most tests wait for processes, and
-# many start several of their own.
+# many start several of their own. Bytecode is kept: without it each of the three rewrites the
+# assertions of all tests again, half a minute of CPU each.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
