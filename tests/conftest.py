@@ -1,5 +1,6 @@
 """What all tests share: a home of their own, a small dataset, and real ranks in real processes."""
 
+import gc
 import os
 import random
 import signal
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(room) if room in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected out of garbage collection, which was 7 % of CPU time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
