@@ -154,7 +154,10 @@ def test_only_processes_of_its_own_are_signalled() -> None:
 
 def test_an_orphan_is_nobodys_and_neither_is_its_new_parent() -> None:
     made = subprocess.run(
-        ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True
+        ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     orphan = int(made.stdout)
     try:
