@@ -1,5 +1,7 @@
 """budget.hours_csv: a run pauses in dear hours, goes on exactly, and says so."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.screen import summary
-from whole_runs import FIELDS, STEPS, At
+from whole_runs import FIELDS, STEPS, At, pids
 
 MakeFile = Callable[..., Path]
 CHEAP, DEAR = 0.05, 0.35
@@ -70,17 +72,31 @@ def lines(folder: RunFolder, *classes: type) -> list[JournalLine]:
 
 
 class Noon(At):
-    """Sets the clock to the afternoon at a step; in the pause that follows it calls `meanwhile`."""
+    """Sets the clock to the afternoon at a step; in the pause that follows it calls `meanwhile`.
+
+    The ranks stand still until the supervisor has seen the clock: they could end before.
+    """
 
     def __init__(
         self, step: int, clock: Clock, meanwhile: Callable[[RunFolder], None] | None = None
     ) -> None:
-        super().__init__(step, lambda folder: setattr(clock, "t", at("2026-11-18T12:30")))
+        super().__init__(step, self._noon)
         self.clock, self.meanwhile, self.told = clock, meanwhile, list[str]()
+
+    def _noon(self, folder: RunFolder) -> None:
+        self._signal(folder, signal.SIGSTOP)
+        self.clock.t = at("2026-11-18T12:30")
+
+    def _signal(self, folder: RunFolder, number: signal.Signals) -> None:
+        for pid in pids(folder):
+            os.kill(pid, number)
 
     def paused(self, words: str) -> None:
         self.told.append(words)
-        if words.startswith("paused"):
+        if words.startswith("pausing"):
+            assert self.folder
+            self._signal(self.folder, signal.SIGCONT)
+        elif words.startswith("paused"):
             threading.Thread(target=self._midnight, daemon=True).start()
 
     def _midnight(self) -> None:
