@@ -97,8 +97,10 @@ def test_a_killed_probe_leaves_no_ranks(tmp_path: Path) -> None:
     code = (
         "from penstock.meter import probe\n"
         "real = probe.subprocess.Popen\n"
-        "def popen(*a, **k):\n"
-        "    p = real(*a, **k); print(p.pid, flush=True); return p\n"
+        "def popen(command, *a, **k):\n"
+        "    p = real(command, *a, **k)\n"
+        "    if 'penstock.meter.probe_rank' in command: print(p.pid, flush=True)\n"
+        "    return p\n"
         "probe.subprocess.Popen = popen\n"
         "probe._from_ranks(2, 1, False, lambda *a: print('measuring', flush=True))\n"
     )
