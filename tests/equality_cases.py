@@ -93,7 +93,8 @@ def train_a_little(
         votes = []
         for _ in range(STEPS):
             samples = feed.next()
-            batch, tokens = batches.micros(samples), batches.counted_tokens(samples)
+            counted = batches.count(samples)
+            batch, tokens = counted.weigh(batches.micros(samples)), counted.tokens
             clock = StepClock(world.cuda)
             votes.append(unguarded_step(engine.stepper, batch, tokens, 1e-2, clock))
         feed.close()

@@ -1,13 +1,15 @@
-"""The other side of preference tuning: TRL's DPOTrainer, on the model and pairs of a run.
+"""The other side of preference tuning: TRL's trainers, on the model and pairs of a run. Of SimPO
+that is `CPOTrainer`, without the cross-entropy that CPO adds.
 
 Tiny models of random weights stand for open ones, sums asked and answered for pairs. TRL gets the
 rows, not our tokens, in the order in which the run reads its pairs.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -79,15 +81,15 @@ def trl_trainer(
     """TRL's trainer for the model and the rows, on one CPU, with the settings of a run."""
     from datasets import Dataset
     from transformers import AutoTokenizer
-    from trl import DPOConfig, DPOTrainer
 
     train = run.train
-    settings = DPOConfig(
+    trainer, config, own = _of_objective(run)
+    settings = config(
         output_dir=str(out),
         per_device_train_batch_size=pairs,
         max_length=run.sequence,
         beta=train.preference.beta,
-        loss_type=["ipo" if train.objective == "ipo" else "sigmoid"],
+        **own,
         learning_rate=run.learning_rate,
         lr_scheduler_type="constant",
         adam_beta1=train.betas[0],
@@ -109,7 +111,7 @@ def trl_trainer(
     assert run.model.from_
     tokenizer = AutoTokenizer.from_pretrained(run.model.from_)
     tokenizer.pad_token = tokenizer.eos_token
-    return DPOTrainer(
+    return trainer(
         model,
         args=settings,
         train_dataset=Dataset.from_list(rows),
@@ -118,12 +120,56 @@ def trl_trainer(
     )
 
 
+def _of_objective(run: Run) -> tuple[Any, Any, dict[str, Any]]:
+    """TRL's trainer, the class of its settings, and those that the objective alone has."""
+    section = run.train.preference
+    smoothing = {"label_smoothing": section.label_smoothing}
+    if run.train.objective == "simpo":
+        from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+        own = {"loss_type": "simpo", "simpo_gamma": section.gamma, "cpo_alpha": 0.0}
+        return CPOTrainer, CPOConfig, own | smoothing
+    if run.train.objective == "orpo":
+        from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+        return ORPOTrainer, ORPOConfig, {}
+    from trl import DPOConfig, DPOTrainer
+
+    loss_type = "ipo" if run.train.objective == "ipo" else "sigmoid"
+    return DPOTrainer, DPOConfig, {"loss_type": [loss_type]} | smoothing
+
+
+def their_loss(trainer: Any, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    """TRL's loss of a batch, and what it reports beside it."""
+    if not hasattr(trainer, "get_batch_loss_metrics"):
+        loss = trainer._compute_loss(trainer.model, batch, False)
+        return loss, {key: found[0] for key, found in trainer._metrics["train"].items()}
+    if hasattr(trainer, "odds_ratio_loss"):
+        trainer.odds_ratio_loss = in_width(trainer.odds_ratio_loss)
+    found: tuple[Tensor, dict[str, float]] = trainer.get_batch_loss_metrics(trainer.model, batch)
+    return found
+
+
+def in_width(rounded: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes its arguments float32 first, without that."""
+
+    def wide(*args: Any) -> Any:
+        with patch.object(Tensor, "float", lambda tensor: tensor):
+            return rounded(*args)
+
+    return wide
+
+
 def their_tokens(trainer: Any) -> list[tuple[list[int], list[int], int]]:
     """Of each row: both sequences, and the tokens of the prompt."""
+    rows = list(trainer.train_dataset)
+    if "prompt_input_ids" in rows[0]:
+        names = ("chosen_input_ids", "rejected_input_ids", "prompt_input_ids")
+        return [(one[names[0]], one[names[1]], len(one[names[2]])) for one in rows]
     return [
         (one["prompt_ids"] + one["chosen_ids"], one["prompt_ids"] + one["rejected_ids"],
          len(one["prompt_ids"]))
-        for one in trainer.train_dataset
+        for one in rows
     ]  # fmt: skip
 
 

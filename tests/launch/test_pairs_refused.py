@@ -9,9 +9,27 @@ import pytest
 
 import pair_peer
 from penstock.errors import PenstockError
+from penstock.launch.prepare.listener import Listener
+from penstock.launch.prepare.nodes import find_devices
+from penstock.launch.prepare.prepare import prepare
 from penstock.launch.start import start
 from penstock.launch.verify import notes_of, verify
+from penstock.run.fingerprint import fingerprint
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import load, load_table
+from penstock.run.save import to_table
+from penstock.run.schema.preference import ON_PAIRS
+
+
+class Warned(Listener):
+    """What `train` would say before it starts."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def warning(self, words: str) -> None:
+        self.words.append(words)
+
 
 GOOD = {"prompt": "What is it?", "chosen": "It is good.", "rejected": "No idea."}
 
@@ -111,6 +129,10 @@ def test_a_dataset_without_pairs_and_pairs_without_the_objective(
             {"guard.mode": "live", "layout.replicate": 2},
             'guard.mode = "live": with train.objective',
         ),
+        (
+            {"guard.mode": "live", "layout.replicate": 2, "train.objective": "simpo"},
+            'with train.objective = "simpo" replicas that join are not built',
+        ),
     ],
 )
 def test_layouts_that_cannot_compare_pairs(
@@ -131,7 +153,30 @@ def test_layouts_that_cannot_compare_pairs(
         ({"train.preference.label_smoothing": 0.5}, "train.preference.label_smoothing"),
         (
             {"train.objective": "ipo", "train.preference.label_smoothing": 0.1},
-            'only for objective = "dpo"',
+            'only for objective = "dpo" or "simpo"; remove it',
+        ),
+        (
+            {"train.objective": "orpo", "train.preference.label_smoothing": 0.1},
+            'only for objective = "dpo" or "simpo"; remove it',
+        ),
+        ({"train.preference.gamma": 1.0}, 'only for objective = "simpo"; remove it'),
+        (
+            {"train.objective": "ipo", "train.preference.gamma": 1.0},
+            'only for objective = "simpo"; remove it',
+        ),
+        (
+            {"train.objective": "orpo", "train.preference.gamma": 1.0},
+            'only for objective = "simpo"; remove it',
+        ),
+        ({"train.objective": "simpo", "train.preference.gamma": -1}, "a number of at least 0"),
+        (
+            {"train.objective": "kto"},
+            'train.objective = "kto": not built: its loss compares each answer with the mean over '
+            "a batch",
+        ),
+        (
+            {"train.objective": "next_token", "train.preference.gamma": 1.0},
+            'write objective = "simpo" or remove it',
         ),
         (
             {"train.objective": "next_token", "train.preference.beta": 0.2},
@@ -145,6 +190,47 @@ def test_fields_that_do_not_fit(
     with pytest.raises(PenstockError) as raised:
         load_table(table(tmp_path, base, [GOOD]) | fields)
     assert says in str(raised.value)
+
+
+def test_an_objective_has_defaults_of_its_own(base: Path, tmp_path: Path) -> None:
+    fields = table(tmp_path, base, [GOOD])
+    found = {name: load_table(fields | {"train.objective": name}).train for name in ON_PAIRS}
+    values = {name: one.preference.model_dump(exclude_none=True) for name, one in found.items()}
+    plain = {"beta": 0.1, "label_smoothing": 0.0}
+    simpo = {"beta": 2.0, "gamma": 1.0, "label_smoothing": 0.0}
+    assert values == {"dpo": plain, "ipo": plain, "simpo": simpo, "orpo": plain}
+    given = load_table(fields | {"train.objective": "simpo", "train.preference.gamma": 0})
+    assert (given.train.preference.beta, given.train.preference.gamma) == (2.0, 0.0)
+    assert load_table(to_table(given)) == given  # as a resumed run reads it
+
+
+def test_a_strength_of_another_objective_is_told(base: Path, tmp_path: Path) -> None:
+    """As it stands after a change of the objective alone."""
+    fields = table(tmp_path, base, pair_peer.pair_rows(8), **{"train.objective": "simpo"})
+    fields["evaluate.holdout"] = 0
+    odd = load_table(fields | {"train.preference.beta": 0.1})
+    (told,) = [note for note in notes_of(verify(odd)) if "train.preference.beta = 0.1" in note]
+    assert "small for simpo" in told
+    warned = Warned()
+    prepare(odd, LaunchRecord(), find_devices(), warned)
+    assert told in warned.words
+    assert not any("beta" in note for note in notes_of(verify(load_table(fields))))
+
+
+def test_older_runs_on_pairs_keep_their_fingerprints() -> None:
+    """Fields that other objectives have came later."""
+    fields = {
+        "name": "x",
+        "model.from": "hf:org/name",
+        "data.dataset": "p.jsonl",
+        "data.sequence": 64,
+        "train.batch_tokens": 128,
+        "train.objective": "dpo",
+    }
+    default = "368f87d6a476682b107753358ce36ae2415fa6d8c1da03ce92c058725ecccd8c"
+    assert fingerprint(load_table(fields)) == default
+    other = "e92fb3467340532764108dd09552bae3354aac5fb63badce59ca393a79c42b44"
+    assert fingerprint(load_table(fields | {"train.preference.beta": 0.3})) == other
 
 
 def test_a_model_that_nothing_was_trained_into(base: Path, tmp_path: Path) -> None:

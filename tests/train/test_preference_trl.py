@@ -20,6 +20,8 @@ from penstock.model.open.weights import OpenWeights, load_open_weights
 from penstock.run.folder import RunFolder
 from penstock.run.load import load_table
 from penstock.run.schema.run import Run
+from penstock.train.batches import Counted
+from penstock.train.parallel import pairs
 from penstock.train.parallel.materialize import materialize_unsharded
 from penstock.train.parallel.microbatch import send_to_device
 from penstock.train.parallel.pairs import PairRunner
@@ -27,7 +29,29 @@ from penstock.train.parallel.parts import ModelParts
 
 SEQUENCE, PAIRS, STEPS = 64, 4, 10
 ROWS = 48
-CASES = [("llama-3.1", "dpo", False), ("qwen3", "ipo", False), ("llama-3.1", "dpo", True)]
+CASES = [
+    ("llama-3.1", "dpo", False),
+    ("qwen3", "ipo", False),
+    ("llama-3.1", "dpo", True),
+    ("qwen3", "simpo", False),
+    ("llama-3.1", "simpo", True),
+    ("llama-3.1", "orpo", False),
+    ("qwen3", "orpo", True),
+]
+CURVES = [  # objective, adapter, ranks
+    ("dpo", False, 1),
+    ("dpo", True, 1),
+    ("simpo", True, 2),
+    ("orpo", False, 2),
+    pytest.param("simpo", False, 1, marks=pytest.mark.slow),
+    pytest.param("orpo", True, 1, marks=pytest.mark.slow),
+]
+PREFERENCE: dict[str, dict[str, float]] = {
+    "dpo": {"beta": 0.3},
+    "ipo": {"beta": 0.3},
+    "simpo": {"beta": 2.5, "gamma": 0.7, "label_smoothing": 0.1},
+    "orpo": {"beta": 0.3},
+}
 CPU = torch.device("cpu")
 
 
@@ -46,7 +70,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def run_of(base: Path, data: Path, objective: str, adapter: bool, **train: Any) -> Run:
+def run_of(
+    base: Path, data: Path, objective: str, adapter: bool, ranks: int = 1, **train: Any
+) -> Run:
     model: dict[str, Any] = {"from": str(base)}
     if adapter:
         model["adapter"] = {"rank": 4, "alpha": 8.0}
@@ -58,7 +84,7 @@ def run_of(base: Path, data: Path, objective: str, adapter: bool, **train: Any) 
         "warmup": 0,
         "final": 1,
         "weight_decay": 0.0,
-        "preference": {"beta": 0.3},
+        "preference": PREFERENCE[objective],
     }
     return load_table(
         {
@@ -68,7 +94,7 @@ def run_of(base: Path, data: Path, objective: str, adapter: bool, **train: Any) 
             "data": {"dataset": str(data), "sequence": SEQUENCE},
             "train": settings | train,
             "evaluate": {"every": "never"},
-            "cluster": {"accelerators": 1},
+            "cluster": {"accelerators": ranks},
         }
     )
 
@@ -120,6 +146,7 @@ def test_a_batch_has_the_loss_rewards_and_gradients_of_trl(
     base: Callable[[str], Path],
     data: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = run_of(base(name), data, objective, adapter, precision="fp64")
     peer = pair_peer.in_float64(run)
@@ -127,13 +154,16 @@ def test_a_batch_has_the_loss_rewards_and_gradients_of_trl(
     if adapter:
         first_adapter(run, base(name), tmp_path / "first")
         peer = theirs_in_double(run, tmp_path / "first")
-    else:
+    elif run.train.has_reference:
         other["ref_model"] = pair_peer.in_float64(run)
     trainer = pair_peer.trl_trainer(
         run, pair_peer.pair_rows(ROWS), tmp_path, peer, PAIRS, other=other
     )
-    for model in filter(None, (trainer.model, trainer.ref_model)):
-        score_in_double(model)
+    for model in filter(None, (trainer.model, getattr(trainer, "ref_model", None))):
+        if run.train.has_reference:
+            score_in_double(model)
+    if not run.train.has_reference:
+        monkeypatch.setattr(pairs, "adapters_off", refuse_to_switch)
     stream = pair_peer.stream_of(run)
     order = pair_peer.rows_in_order(stream, pair_peer.their_tokens(trainer), PAIRS)
 
@@ -141,25 +171,32 @@ def test_a_batch_has_the_loss_rewards_and_gradients_of_trl(
     runner = PairRunner(ModelParts([model]), train=run.train, adapted=adapter)
     batch = stream.read(0, PAIRS)
     known = None
-    if not adapter:
+    if run.train.has_reference and not adapter:
         (all_of_it,) = send_to_device(batch, CPU, None, True).micros(1, PAIRS)
         known = runner.log_probs([all_of_it]).numpy()
     apart(model, trainer.model, run, base(name))
-    micros = send_to_device(batch, CPU, None, True, known).micros(3, 2)  # the last is filler
+    samples = send_to_device(batch, CPU, None, True, known)
+    counted = Counted(samples.counted, chosen_tokens=samples.chosen_tokens)
+    micros = counted.weigh(samples.micros(3, 2))  # the last is filler
     loss = runner.backward(micros, PAIRS)
 
     trainer.model.train()
-    expected = trainer._compute_loss(trainer.model, pair_peer.batch_of(trainer, order), False)
+    expected, measured = pair_peer.their_loss(trainer, pair_peer.batch_of(trainer, order))
     expected.backward()
-    measured = {key: found[0] for key, found in trainer._metrics["train"].items()}
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
     chosen, rejected, accuracy = (runner.figures()).tolist()
     assert chosen == pytest.approx(measured["rewards/chosen"], rel=1e-8)
     assert rejected == pytest.approx(measured["rewards/rejected"], rel=1e-8)
     assert chosen - rejected == pytest.approx(measured["rewards/margins"], rel=1e-8)
     assert accuracy == pytest.approx(measured["rewards/accuracies"])
-    found = runner.log_probs(micros[:2]).mean(0).tolist()
+    if run.train.has_reference:
+        found = runner.log_probs(micros[:2]).mean(0).tolist()
+    else:  # TRL's are means over tokens, as the rewards
+        found = [reward / run.train.preference.beta for reward in (chosen, rejected)]
     assert found == pytest.approx([measured["logps/chosen"], measured["logps/rejected"]], rel=1e-9)
+    evaluated = runner.evaluate(micros)
+    assert evaluated is not None
+    assert (evaluated / PAIRS).item() == pytest.approx(loss.item(), rel=1e-12)
     theirs_by_name = dict(trainer.model.named_parameters())
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     assert trained
@@ -167,6 +204,10 @@ def test_a_batch_has_the_loss_rewards_and_gradients_of_trl(
         right = theirs_by_name[their_name(key, run, base(name))].grad
         assert right.any(), key
         torch.testing.assert_close(param.grad, right, rtol=1e-7, atol=1e-10, msg=key)
+
+
+def refuse_to_switch(model: nn.Module) -> None:
+    raise AssertionError("an objective without a reference switched its adapter off")
 
 
 def theirs_in_double(run: Run, adapter: Path) -> Any:
@@ -185,18 +226,22 @@ def apart(model: nn.Module, peer: nn.Module, run: Run, base: Path) -> None:
             named[their_name(name, run, base)].copy_(param)
 
 
-@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize(("objective", "adapter", "ranks"), CURVES)
 def test_ten_steps_give_the_curve_of_trl(
+    objective: str,
     adapter: bool,
+    ranks: int,
     base: Callable[[str], Path],
     data: Path,
     tmp_path: Path,
     warm: PreloadClient,
 ) -> None:
     where = base("llama-3.1")
-    run = run_of(where, data, "dpo", adapter, precision="fp32")
+    run = run_of(where, data, objective, adapter, ranks, precision="fp32")
     folder = start(run)
-    assert folder.reference.exists() != adapter  # an adapter that is off is the reference
+    # An adapter that is off is the reference; simpo and orpo have none.
+    assert folder.reference.exists() == (run.train.has_reference and not adapter)
+    assert bool(events_of(folder, "reference")) == folder.reference.exists()
     if adapter:
         first_adapter(run, where, tmp_path / "first")
         peer = theirs(where, tmp_path / "first", trained=True)
@@ -212,17 +257,18 @@ def test_ten_steps_give_the_curve_of_trl(
     trainer.train()
     logged = [one for one in trainer.state.log_history if "loss" in one]
     assert our_losses(folder) == pytest.approx([float(one["loss"]) for one in logged], abs=2e-6)
-    rewards = rewards_of(folder)
+    rewards = events_of(folder, "rewards")
     assert len(rewards) == STEPS
-    for key in ("chosen", "rejected"):
-        right = [float(one[f"rewards/{key}"]) for one in logged]
+    for key, theirs_key in (("chosen",) * 2, ("rejected",) * 2, ("accuracy", "accuracies")):
+        right = [float(one[f"rewards/{theirs_key}"]) for one in logged]
         assert [one[key] for one in rewards] == pytest.approx(right, abs=5e-5), key
-    assert our_losses(folder)[-1] < 0.6  # it did learn: from log 2
+    losses = our_losses(folder)
+    assert losses[-1] < losses[0] - 0.05  # it did learn
 
 
-def rewards_of(folder: RunFolder) -> list[dict[str, Any]]:
+def events_of(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
     events = [e for f in sorted(folder.journal.glob("*.events")) for e in read_events(f)]
-    return [dict(e.payload) for e in events if e.kind == "rewards"]
+    return [dict(e.payload) for e in events if e.kind == kind]
 
 
 def test_text_without_a_template_has_trls_tokens(

@@ -26,6 +26,7 @@ from penstock.run.diff import with_fields
 from penstock.run.folder import RunFolder
 from penstock.run.launch_record import LaunchRecord
 from penstock.run.load import with_model_config
+from penstock.run.schema.preference import preference_note
 from penstock.run.schema.run import Run
 from penstock.run.unsupported import refuse_unsupported
 
@@ -140,7 +141,10 @@ def _with_memory(found: Findings, plan: dict[str, Any]) -> Findings:
 def notes_of(found: Findings) -> list[str]:
     """Return everything that a person should know of a run, whether it would start or not."""
     rows = [] if found.refused else _missing_rows(found.run)
-    return [*found.missing, *found.warnings, *rows, *_not_exported(found.run)]
+    train = found.run.train
+    note = preference_note(train.objective, train.preference)
+    settings = [note] if note else []
+    return [*found.missing, *found.warnings, *settings, *rows, *_not_exported(found.run)]
 
 
 def _missing_rows(run: Run) -> list[str]:

@@ -1,7 +1,7 @@
-"""Cross-entropy summed over each row of a batch: minus the log-probabilities of whole sequences.
+"""Cross-entropy of each token of a batch, whose sums are minus the log-probabilities of sequences.
 
-`model/loss.py` gives one sum, whose gradient it computes in the forward pass. Here every row gets a
-gradient of its own later, so the logits of a chunk are computed again in the backward pass: one
+`model/loss.py` gives one sum, whose gradient it computes in the forward pass. Here every token gets
+a gradient of its own later, so the logits of a chunk are computed again in the backward pass: one
 more product with the head, and still never all logits at once.
 
 Shape suffixes: b batch, s sequence, d hidden, v vocab, n tokens of a chunk or of the batch.
@@ -16,16 +16,16 @@ from torch.autograd.function import once_differentiable
 from penstock.model.loss import CHUNK_ELEMENTS, matmul_onto, to_gradients_
 
 
-def row_cross_entropy(
+def token_cross_entropy(
     x_bsd: Tensor, head_vd: Tensor, targets_bs: Tensor, counted_bs: Tensor | None = None
 ) -> Tensor:
-    """Return the loss of each row, summed over its targets that count, in fp32 or wider."""
+    """Return the loss of each target, 0 where it does not count, in fp32 or wider."""
     counted_n = (torch.ones_like(targets_bs) if counted_bs is None else counted_bs).flatten()
     rows = max(128, CHUNK_ELEMENTS // len(head_vd) // 128 * 128)
     losses_n = _ChunkedTokenLosses.apply(
         x_bsd.flatten(0, -2), head_vd.to(x_bsd.dtype), targets_bs.flatten(), counted_n, rows
     )
-    return losses_n.view(targets_bs.shape).sum(1)
+    return losses_n.view(targets_bs.shape)
 
 
 class _ChunkedTokenLosses(torch.autograd.Function):

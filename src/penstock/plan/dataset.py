@@ -118,7 +118,7 @@ def refuse_other_kind(run: Run, data: Sequence[Manifest]) -> None:
         if manifest.pairs and not run.train.on_pairs:
             raise PenstockError(
                 f'train.objective = "{run.train.objective}": {manifest.id} holds pairs of a chosen '
-                'and a rejected answer; write train.objective = "dpo"'
+                'and a rejected answer; write train.objective = "dpo", or another on pairs'
             )
 
 

@@ -52,7 +52,7 @@ _TRAIN_CAME_LATER = {
     "balance_rate": None,
     "loss": None,
     "objective": "next_token",
-    "preference": PreferenceSection().model_dump(),
+    "preference": PreferenceSection().model_dump(exclude_none=True),
 }
 
 
@@ -92,7 +92,10 @@ def _numbers(run: Run) -> dict[str, Any]:
         chosen["loss"] = code.identity
     if code := module_code(run.model.module):
         model["module"] = code.identity
-    train = _without(_TRAIN_CAME_LATER, run.train.model_dump(exclude={"compile"})) | chosen
+    train = run.train.model_dump(exclude={"compile"})
+    # Without fields of other objectives: some came later.
+    train["preference"] = run.train.preference.model_dump(exclude_none=True)
+    train = _without(_TRAIN_CAME_LATER, train) | chosen
     train["sync"] = _without(_SYNC_CAME_LATER, train["sync"])
     if run.sites:
         train["sync"]["sites"] = run.sites.count

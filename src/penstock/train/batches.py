@@ -89,6 +89,22 @@ class Poison:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What counts in a global batch, over all ranks that take the step together."""
+
+    tokens: int  # of pairs: how many pairs
+    skipped: int = 0  # how often damaged data was met
+    chosen_tokens: int = 0  # in the chosen sequences of the pairs, prompts included
+
+    def weigh(self, batch: list[Microbatch]) -> list[Microbatch]:
+        """Let the loss of the chosen tokens, averaged over the pairs, be their own average."""
+        if not self.chosen_tokens:
+            return batch
+        share = self.tokens / self.chosen_tokens
+        return [replace(micro, token_share=share) for micro in batch]
+
+
+@dataclass(frozen=True)
 class LeaseBatches:
     """The batches of a site's lease: a part of each, for steps that the site numbers on its own."""
 
@@ -200,8 +216,8 @@ class Batches:
             samples = feed.next()
             micros = self.micros(samples)
         with clock.part("exchange"):
-            tokens = self.counted_tokens(samples)
-        return samples, micros, tokens
+            counted = self.count(samples)
+        return samples, counted.weigh(micros), counted.tokens
 
     def first_micro(self, step: int) -> list[Microbatch]:
         """Read the first microbatch of a step, without the feed."""
@@ -238,33 +254,32 @@ class Batches:
         stop = rank_slice(0, samples, first + shards - 1, ranks)[1]
         return (stop - start) * (self.batch_tokens // samples)
 
-    def counted_tokens(self, samples: DeviceBatch) -> int:
-        """Return how many tokens of the global batch count in the loss: its sum is divided by it.
-        Of pairs, how many pairs. Of replicas that take local steps, those of their own part.
+    def count(self, samples: DeviceBatch) -> Counted:
+        """Count the tokens of the global batch in the loss: its sum is divided by them. Of pairs,
+        the pairs. Of replicas that take local steps, those of their own part.
 
         Ranks exchange it only where some tokens may not count.
         """
         if not self._masked:
-            return self._tokens_together
-        counted, skipped = self._counted(samples, self.rank.world.sum_together_)
-        if skipped and not counted:
+            return Counted(self._tokens_together)
+        counted = self._counted(samples, self.rank.world.sum_together_)
+        if counted.skipped and not counted.tokens:
             raise RunFailed(
                 'data.on_bad_shard = "skip": the data of a whole batch is damaged, so nothing is '
                 f"left of it to train on. Look at `penstock data verify {self.stream.id}`, delete "
                 "the dataset and build or copy it again, then give the same command."
             )
-        return max(1, counted)
+        return replace(counted, tokens=max(1, counted.tokens))
 
-    def count_over_ranks(self, samples: DeviceBatch) -> tuple[int, int]:
-        """Return, over all ranks, the tokens that count and how often damaged data was met."""
+    def count_over_ranks(self, samples: DeviceBatch) -> Counted:
+        """Count over all ranks, also where replicas take local steps."""
         return self._counted(samples, self.rank.world.sum_)
 
     def _counted(
         self, samples: DeviceBatch, add: Callable[[torch.Tensor], torch.Tensor]
-    ) -> tuple[int, int]:
-        both = add(torch.tensor([samples.counted, len(samples.skipped)]))
-        counted, skipped = (both // self.rank.world.same_data_ranks).tolist()
-        return int(counted), int(skipped)
+    ) -> Counted:
+        own = torch.tensor([samples.counted, len(samples.skipped), samples.chosen_tokens])
+        return Counted(*(add(own) // self.rank.world.same_data_ranks).tolist())
 
     def audit(self, step: int) -> None:
         """Write down, for a drill, the samples that this rank's part of a step was made from."""

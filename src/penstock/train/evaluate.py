@@ -125,9 +125,10 @@ class Evaluator:
         share = batches.share(0, count)
         samples = batches.loader.load(stream.read_held_out(share.start, share.stop, of=count))
         tokens = count * stream.sequence
-        if stream.masked:  # always true of pairs, which are then counted instead of tokens
-            tokens, _ = batches.count_over_ranks(samples)
         micros = batches.micros(samples, count)
+        if stream.masked:  # always true of pairs, which are then counted instead of tokens
+            counted = batches.count_over_ranks(samples)
+            tokens, micros = counted.tokens, counted.weigh(micros)
         if compiles(rank.run.train.compile, rank.layout, rank.world):
             # Layers are compiled for the shape of training; rows that do not count cost less.
             micros = [micro.padded(rank.layout.microbatch) for micro in micros]

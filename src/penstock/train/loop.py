@@ -259,7 +259,7 @@ def build(rank: RankContext) -> Trainer:
     """Build the parts of a rank, in the order in which they need each other."""
     batches = open_batches(rank)
     engine = build_engine(rank.run, rank.layout, batches.stream.vocab, rank.world, rank.pulse)
-    if rank.run.train.on_pairs and not rank.run.model.adapter:
+    if rank.run.train.has_reference and not rank.run.model.adapter:
         batches.loader.reference = load_or_compute_reference(rank, engine, batches)
     sentinels = Sentinels(
         rank.run.guard.on_spike,

@@ -17,6 +17,9 @@ VARIANTS = {
     "lora": ADAPTER,
     "qlora": [*ADAPTER, "model.adapter.kind=qlora"],
     "ipo": ["train.objective=ipo"],
+    "simpo": ["train.objective=simpo"],
+    "orpo": ["train.objective=orpo"],
+    "orpo-lora": ["train.objective=orpo", *ADAPTER],
 }
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("full", {"replicate": 2}),
@@ -24,6 +27,9 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("lora", {"shard": 2, "recompute": "full"}),
     ("qlora", {"replicate": 2}),
     ("ipo", {"shard": 2}),
+    ("simpo", {"shard": 2, "microbatch": 2}),
+    ("orpo", {"replicate": 2, "microbatch": 2}),
+    ("orpo-lora", {"shard": 2}),
 ]
 
 
@@ -68,6 +74,9 @@ def test_every_layout_learns_the_same_from_pairs(
 
 
 def test_it_learns_to_prefer(alone: dict[str, Answer]) -> None:
+    for name in ("simpo", "orpo", "orpo-lora"):
+        assert alone[name]["losses"][-1] < alone[name]["losses"][0] - 0.05, name
+        assert alone[name]["figures"][0] > alone[name]["figures"][1], name
     for name in ("full", "lora", "qlora"):
         losses = alone[name]["losses"]
         assert losses[0] == pytest.approx(0.6931471805599453)  # as the reference: -log σ(0)

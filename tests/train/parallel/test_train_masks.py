@@ -46,7 +46,7 @@ def train_a_little(path: str, cases: list[dict[str, Any]]) -> list[dict[str, Any
         found: dict[str, list[float]] = {"losses": [], "norms": [], "counted": []}
         for _ in range(STEPS):
             samples = feed.next()
-            tokens = batches.counted_tokens(samples)
+            tokens = batches.count(samples).tokens
             clock = StepClock(cuda=False)
             micros = batches.micros(samples)
             vote = unguarded_step(trainer.engine.stepper, micros, tokens, 1e-2, clock)

@@ -55,7 +55,7 @@ class SourceSection(Section):
     chosen: Text | None = Field(
         None,
         description="Field with the better of two answers to `prompt`, beside `rejected`, for "
-        "`train.objective` dpo and ipo.",
+        "a `train.objective` on pairs.",
     )
     rejected: Text | None = Field(None, description="Field with the worse answer to `prompt`.")
     columns: tuple[Text, ...] | None = Field(

@@ -127,8 +127,8 @@ def train_a_little(path: str, layout: Layout, kind: str, attempt: int) -> dict[s
     votes = []
     for _ in range(STEPS):
         samples = feed.next()
-        batch = trainer.batches.micros(samples)
-        tokens = trainer.batches.counted_tokens(samples)
+        batch, counted = trainer.batches.micros(samples), trainer.batches.count(samples)
+        batch, tokens = counted.weigh(batch), counted.tokens
         clock = StepClock(world.cuda)
         votes.append(unguarded_step(trainer.engine.stepper, batch, tokens, RATE, clock))
     feed.close()

@@ -39,6 +39,7 @@ from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.budget import BudgetSection
 from penstock.run.schema.code import loss_code
 from penstock.run.schema.model import NO_WEIGHTS
+from penstock.run.schema.preference import preference_note
 from penstock.run.schema.run import Run
 from penstock.train.sites.objects import read_secret
 
@@ -51,8 +52,9 @@ def prepare(run: Run, before: LaunchRecord, machine: Devices, listener: Listener
     `before` is the record of an earlier launch; the defaults where there was none.
     """
     run, why, warning = decided(run, measure(machine))
-    if warning:
-        listener.warning(warning)
+    odd = preference_note(run.train.objective, run.train.preference)
+    for words in filter(None, (warning, odd)):
+        listener.warning(words)
     find_data(run, before, machine)  # building data may take hours
     open_model.fetch(run)
     datasets = _open_data(run, before, listener)

@@ -34,7 +34,7 @@ class TransformersModel(nn.Module):
         self.stored_renamings = renamings  # from names in files to names in the module
         self.chunked_loss: Callable[..., Tensor] = summed_cross_entropy
         self.token_loss: TokenLoss | None = None  # the user's own, where the loss needs logits
-        self.sums_rows = False  # the loss is summed over each sequence, not over all of them
+        self.token_losses = False  # the loss of each token is returned, not their sum
         self.plain_head = False  # logits are hidden states × head, and nothing more
 
     def forward(
@@ -90,7 +90,7 @@ class TransformersModel(nn.Module):
         else:
             losses_n = F.cross_entropy(wide_nv, targets_n, reduction="none")
         losses_n = losses_n if counted_bs is None else losses_n * counted_bs.flatten()
-        return losses_n.view(targets_bs.shape).sum(1) if self.sums_rows else losses_n.sum()
+        return losses_n.view(targets_bs.shape) if self.token_losses else losses_n.sum()
 
 
 def positions_in_documents(starts_bs: Tensor) -> Tensor:

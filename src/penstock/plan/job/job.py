@@ -120,6 +120,7 @@ class Job:
     adapter: Adapter | None = None
     rows: int = 1  # sequences of a sample: 2 of a pair of answers
     reference: bool = False  # one more forward pass, by the model without its adapter
+    reference_first: bool = False  # it reads all samples before the first step instead
     imbalance: float | None = None  # most loaded expert over the mean; None: usual for the routing
     sync: ReplicaSync = ReplicaSync()
     # The program in another layout, where that makes a difference to what it does.

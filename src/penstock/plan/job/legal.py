@@ -283,10 +283,10 @@ def _pairs(run: Run, lay: Layout | None = None) -> Iterator[str]:
                 "layout.shard"
             )
     if run.guard.mode == "live":
-        yield (
-            f'guard.mode = "live": with {asked} a replica that joins would not have what the '
-            'reference gives the pairs; write mode = "restart"'
-        )
+        why = "a replica that joins would not have what the reference gives the pairs"
+        if not run.train.has_reference:
+            why = "replicas that join are not built"
+        yield f'guard.mode = "live": with {asked} {why}; write mode = "restart"'
 
 
 def _own_module(run: Run, lay: Layout) -> Iterator[str]:

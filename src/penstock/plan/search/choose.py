@@ -267,7 +267,8 @@ def job_of(run: Run, machine: Machine, shape: ModelShape, layout: Layout) -> Job
         precision=run.train.precision,
         software=program(layout),
         adapter=own.adapter(run),
-        reference=run.train.on_pairs and run.model.adapter is not None,
+        reference=run.train.has_reference and run.model.adapter is not None,
+        reference_first=run.train.has_reference and run.model.adapter is None,
         sync=ReplicaSync(sync.inner_steps, sync.compress, sync.stream, sites),
         by_layout=program,
     )

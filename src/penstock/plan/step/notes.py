@@ -34,7 +34,9 @@ def _pairs(job: Job) -> list[str]:
     each = f"a pair is two sequences of {job.sequence} tokens"
     if job.reference:
         return [f"{each}; the reference is one more forward pass of them, with the adapter off"]
-    return [f"{each}; the reference reads all pairs once before the first step, and not in it"]
+    if job.reference_first:
+        return [f"{each}; the reference reads all pairs once before the first step, and not in it"]
+    return [f"{each}; there is no reference"]
 
 
 def _compute(job: Job) -> list[str]:

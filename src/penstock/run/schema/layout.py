@@ -29,8 +29,8 @@ class LayoutSection(Section):
     expert: PositiveCount = Field(1, description="Ways the experts are spread.")
     microbatch: PositiveCount | None = Field(
         None,
-        description="Sequences (pairs of them, for dpo and ipo) per forward pass and rank; if not "
-        "given, chosen.",
+        description="Sequences (pairs of them, for an objective on pairs) per forward pass and "
+        "rank; if not given, chosen.",
     )
     recompute: Literal["none", "selective", "full"] | None = Field(
         None,

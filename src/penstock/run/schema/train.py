@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from penstock.run.schema.code import SPEC
-from penstock.run.schema.preference import ON_PAIRS, PAIR, PreferenceSection
+from penstock.run.schema.preference import (
+    DEFAULTS,
+    NOT_BUILT,
+    ON_PAIRS,
+    PAIR,
+    WITH_REFERENCE,
+    PreferenceSection,
+    preference_problem,
+)
 from penstock.run.schema.quantity import Portion
 from penstock.run.schema.section import (
     CountOrAuto,
@@ -201,7 +209,7 @@ class TrainSection(Section):
     learning_rate: PositiveOrAuto = Field(
         "auto",
         description='Peak learning rate; "auto" is 3e-4 × 4096 / hidden, at most 3e-3 (with muon '
-        "1.2e-2); with `model.from` 2e-5, and 2e-4 for an adapter; for dpo and ipo 1e-6 and 1e-5.",
+        "1.2e-2); with `model.from` 2e-5, and 2e-4 for an adapter; on pairs 1e-6 and 1e-5.",
     )
     final: Share = Field(0.1, description="Learning rate at the end, as a share of the peak.")
     schedule: Literal["cosine", "wsd"] = Field(
@@ -213,12 +221,15 @@ class TrainSection(Section):
     decay: PartOfRun = Field(
         Portion(share=0.2), description="Fall of the learning rate at the end, for wsd."
     )
-    objective: Literal["next_token", "dpo", "ipo"] = Field(
+    objective: Literal["next_token", "dpo", "ipo", "simpo", "orpo"] = Field(
         "next_token",
         description="What is learned: the next token of the data; or, from pairs of answers "
-        "(`prompt`, `chosen`, `rejected`), to prefer the chosen one: dpo, ipo.",
+        "(`prompt`, `chosen`, `rejected`), to prefer the chosen one: dpo, ipo, and without a "
+        "reference model simpo, orpo.",
     )
-    preference: PreferenceSection = Field(PreferenceSection(), description="For dpo and ipo.")
+    preference: PreferenceSection = Field(
+        PreferenceSection(), description="For an objective on pairs."
+    )
     loss: Text | None = Field(
         None,
         description='Your own loss, "my_loss.py:smooth": a function of (logits [n, vocab], targets '
@@ -252,6 +263,20 @@ class TrainSection(Section):
             return {**table, "tokens": DEFAULT_TOKENS}
         return table
 
+    @model_validator(mode="before")
+    @classmethod
+    def _preference_of_objective(cls, table: Any) -> Any:
+        objective = table.get("objective") if isinstance(table, dict) else None
+        if not isinstance(objective, str):
+            return table
+        if why := NOT_BUILT.get(objective):
+            known = ", ".join(f'"{name}"' for name in ON_PAIRS)
+            raise InvalidFields(("objective", f"{why}; write one of {known}"))
+        given = table.get("preference", {})
+        if isinstance(given, dict) and objective in DEFAULTS:
+            return {**table, "preference": {**DEFAULTS[objective], **given}}
+        return table
+
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         given = [name for name in LENGTHS if getattr(self, name) is not None]
@@ -270,21 +295,25 @@ class TrainSection(Section):
     @model_validator(mode="after")
     def _objective_fits(self) -> Self:
         if not self.on_pairs and self.preference != PreferenceSection():
-            what = "only for an objective on pairs"
-            raise InvalidFields(("preference", f'{what}; write objective = "dpo" or remove it'))
+            wanted = "dpo" if self.preference.gamma is None else "simpo"
+            what = f'only for an objective on pairs; write objective = "{wanted}" or remove it'
+            raise InvalidFields(("preference", what))
         if self.on_pairs and self.loss:
             what = f'objective = "{self.objective}" has its own loss'
             raise InvalidFields(("loss", f"{what}; remove one of the two"))
-        if self.objective == "ipo" and self.preference.label_smoothing:
-            raise InvalidFields(
-                ("preference.label_smoothing", 'only for objective = "dpo"; remove it')
-            )
+        if self.on_pairs and (problem := preference_problem(self.objective, self.preference)):
+            raise InvalidFields((f"preference.{problem[0]}", problem[1]))
         return self
 
     @property
     def on_pairs(self) -> bool:
         """Whether the objective compares two answers; a sample is then a pair of sequences."""
         return self.objective in ON_PAIRS
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the objective compares the model with the one that it began as."""
+        return self.objective in WITH_REFERENCE
 
     @property
     def sample_sequences(self) -> int:

@@ -24,6 +24,8 @@ class Microbatch:
     starts_bs: Tensor | None = None  # the inputs that begin a document; None: it does not matter
     # Of pairs, whose two sequences follow each other: log-probabilities by the reference.
     reference_b: Tensor | None = None
+    # Of pairs: what the loss of a token of a chosen sequence adds to that of its pair, for orpo.
+    token_share: float = 1.0
 
     def padded(self, rows: int) -> "Microbatch":
         """Return it with so many rows: the first one again and again, and not counted."""
@@ -80,6 +82,7 @@ class DeviceBatch:
     pairs: bool = False  # a sample is two sequences, a chosen and a rejected answer
     reference_n2: Tensor | None = None  # their log-probabilities by the reference
     used: tuple[int, ...] = ()  # tokens of each pair's longer sequence that are not padding
+    chosen_tokens: int = 0  # targets in the chosen sequences of the pairs, prompts included
 
     def __len__(self) -> int:
         return len(self.tokens_ns)
@@ -201,7 +204,7 @@ def send_to_device(
 
     `reference` are log-probabilities of `pairs`. Of these, whole pairs are counted, not tokens.
     """
-    used = _used_tokens(batch) if pairs else ()
+    used, chosen_tokens = _used_tokens(batch) if pairs else ((), 0)
 
     def send(array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -219,15 +222,18 @@ def send_to_device(
             pairs=pairs,
             reference_n2=None if reference is None else send(reference),
             used=used,
+            chosen_tokens=chosen_tokens,
             copied=copy_stream.record_event() if copy_stream else None,
         )
 
 
-def _used_tokens(batch: Batch) -> tuple[int, ...]:
-    """Return, for each pair, the inputs up to the last answer token; 0 for a damaged pair."""
+def _used_tokens(batch: Batch) -> tuple[tuple[int, ...], int]:
+    """Return, for each pair, the inputs up to the last answer token, 0 for a damaged pair; and how
+    many they are in all chosen sequences.
+    """
     assert batch.loss is not None
     sequence = batch.tokens.shape[1] // 2
     both = (batch.loss[:, 1 : sequence + 1], batch.loss[:, sequence + 1 :])
     ends = [(rows * np.arange(1, sequence + 1)).max(1) for rows in both]
     whole = (ends[0] > 0) & (ends[1] > 0)
-    return tuple((np.maximum(*ends) * whole).tolist())
+    return tuple((np.maximum(*ends) * whole).tolist()), int((ends[0] * whole).sum())
