@@ -197,6 +197,9 @@ def test_a_batch_has_the_loss_rewards_and_gradients_of_trl(
     evaluated = runner.evaluate(micros)
     assert evaluated is not None
     assert (evaluated / PAIRS).item() == pytest.approx(loss.item(), rel=1e-12)
+    full = runner.evaluate([micro.padded(6) for micro in micros])  # as compiled layers have it
+    assert full is not None
+    assert full.item() == pytest.approx(evaluated.item(), rel=1e-12)
     theirs_by_name = dict(trainer.model.named_parameters())
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     assert trained

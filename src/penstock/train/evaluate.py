@@ -131,7 +131,8 @@ class Evaluator:
             tokens, micros = counted.tokens, counted.weigh(micros)
         if compiles(rank.run.train.compile, rank.layout, rank.world):
             # Layers are compiled for the shape of training; rows that do not count cost less.
-            micros = [micro.padded(rank.layout.microbatch) for micro in micros]
+            rows = rank.layout.microbatch * rank.run.train.sample_sequences
+            micros = [micro.padded(rows) for micro in micros]
         total = self.engine.runner.evaluate(micros, self._nobody_stops)
         if total is None:
             rank.journal.write_span(EvaluateSpan(), start, now())

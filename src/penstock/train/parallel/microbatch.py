@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.data.read.batch import Batch, Skipped
@@ -45,6 +46,8 @@ class Microbatch:
             self.weight,
             torch.cat([counted_bs, torch.zeros_like(counted_bs[:1]).expand(missing, -1)]),
             None if self.starts_bs is None else pad(self.starts_bs),
+            None if self.reference_b is None else F.pad(self.reference_b, (0, missing)),
+            self.token_share,
         )
 
 
