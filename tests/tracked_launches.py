@@ -30,8 +30,11 @@ def launched(
     result: str,
     t: float = 1000.0,
     validation: dict[int, float] | None = None,
+    rewards: dict[int, tuple[float, float, float]] | None = None,
 ) -> None:
-    """Write the journal of a launch that made these steps and ended."""
+    """Write the journal of a launch that made these steps and ended. `rewards` of pairs, chosen,
+    rejected and accuracy, are by step; evaluations get those of their step.
+    """
     supervisor = SupervisorJournal(folder.journal)
     supervisor.event("invocation", t=t, ranks=1)
     supervisor.event("launch", t=t, attempt=attempt)
@@ -40,8 +43,12 @@ def launched(
         for number, (step, loss) in enumerate(losses.items()):
             rank.step(step, t + 1 + number, 0.5, 0.0, 0.5, 0.0)
             rank.curve(step, loss, 1.0, 1e-3, 128.0 * step, t=t + 2 + number)
+            names = ("chosen", "rejected", "accuracy")
+            paid = dict(zip(names, rewards[step], strict=True)) if rewards else {}
+            if paid:
+                rank.event("rewards", step=step, **paid)
             if validation and step in validation:
-                rank.event("evaluate", step=step, val_loss=validation[step])
+                rank.event("evaluate", step=step, val_loss=validation[step], **paid)
     if result == "failed":
         supervisor.event("fault", attempt=attempt, rank=0, reason="killed", action="give_up")
     supervisor.event("ended", t=t + 60, result=result, error="")

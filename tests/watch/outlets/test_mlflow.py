@@ -103,7 +103,8 @@ def env() -> dict[str, str]:
 @needs_mlflow
 @pytest.mark.slow
 def test_a_resumed_run_continues_the_same_mlflow_run(folder: RunFolder, server: Server) -> None:
-    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", validation={2: 4.5})
+    rewards = {1: (0.0, 0.0, 0.0), 2: (0.5, 0.25, 0.75), 3: (0.5, -0.5, 1.0), 4: (1.0, 0.5, 1.0)}
+    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", validation={2: 4.5}, rewards=rewards)
     said = follow(folder, 0, 0, env(), str(PYTHON))
     (run,) = server.runs("trained")
     number = run["info"]["run_id"]
@@ -115,12 +116,15 @@ def test_a_resumed_run_continues_the_same_mlflow_run(folder: RunFolder, server: 
 
     # A longer run is a change that a resume allows; MLflow lets no param change.
     save(load(folder.run_file, ["train.steps=20"]), folder.run_file)
-    launched(folder, 1, {3: 3.5, 4: 3.0}, "done", t=2000.0)
+    launched(folder, 1, {3: 3.5, 4: 3.0}, "done", t=2000.0, rewards=rewards)
     said += follow(folder, 4, 1, env(), str(PYTHON))
     (run,) = server.runs("trained")
     assert run["info"]["run_id"] == number
     assert run["info"]["status"] == "FINISHED"
     assert server.history(number, "train/loss") == [(1, 5.0), (2, 4.0), (3, 3.5), (4, 3.0)]
+    assert server.history(number, "rewards/margin") == [(1, 0.0), (2, 0.25), (3, 1.0), (4, 0.5)]
+    assert server.history(number, "rewards/accuracy") == [(1, 0.0), (2, 0.75), (3, 1.0), (4, 1.0)]
+    assert server.history(number, "validation_rewards/chosen") == [(2, 0.5)]
     tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
     assert tags["penstock.id"] == run_id(RunView(folder))
     assert tags["penstock.status"] == "done"

@@ -62,6 +62,23 @@ def test_a_resumed_run_continues_the_same_series(folder: RunFolder) -> None:
     assert len(texts(where / "events", "crash")) == 4  # two of each launch that failed
 
 
+def test_rewards_of_pairs_are_series(folder: RunFolder) -> None:
+    where = folder.path / "tensorboard"
+    rewards = {1: (0.0, 0.0, 0.0), 2: (0.5, 0.25, 0.75), 3: (0.5, -0.5, 1.0)}
+    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", validation={2: 4.5}, rewards=rewards)
+    follow(folder, 0, 0, {})
+    assert series(where, "rewards/chosen") == [(1, 0.0), (2, 0.5), (3, 0.5)]
+    assert series(where, "rewards/rejected") == [(1, 0.0), (2, 0.25), (3, -0.5)]
+    assert series(where, "rewards/accuracy") == [(1, 0.0), (2, 0.75), (3, 1.0)]
+    assert series(where, "validation_rewards/margin") == [(2, 0.25)]
+
+    # Step 3 is made again with another loss: the old values from there on are dropped.
+    again = {3: (0.75, -0.5, 1.0), 4: (1.0, -0.5, 1.0)}
+    launched(folder, 1, {3: 3.25, 4: 3.0}, "done", t=2000.0, rewards=again)
+    follow(folder, 4, 1, {})
+    assert series(where, "rewards/margin") == [(1, 0.0), (2, 0.25), (3, 1.25), (4, 1.5)]
+
+
 def get(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=30) as answer:
         return json.loads(answer.read())

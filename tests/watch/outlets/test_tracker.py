@@ -140,6 +140,51 @@ def test_steps_that_differ_from_an_earlier_launch_are_sent_again(folder: RunFold
     assert tracker.ended == ("killed", False)
 
 
+def rows_with(tracker: KeptTracker, name: str) -> list[tuple[int, float]]:
+    return [(row.step, row.values[name]) for row in tracker.rows if name in row.values]
+
+
+def test_rewards_of_pairs_are_sent_once_for_each_step(folder: RunFolder) -> None:
+    """Also those that a later launch makes again, if they differ; not those before a rewind."""
+    first = {1: (0.0, 0.0, 0.0), 2: (0.5, 0.25, 0.75), 3: (0.5, 0.0, 1.0)}
+    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", validation={2: 4.5}, rewards=first)
+    tracker = KeptTracker()
+    outlet = TrackerOutlet(tracker)
+    outlet.begin(RunView(folder))
+    outlet.send_points(points([(1, 5.0), (2, 4.0), (3, 3.5)]))
+    for _ in range(2):
+        outlet.send_summary(RunView(folder))
+    assert rows_with(tracker, "rewards/chosen") == [(1, 0.0), (2, 0.5), (3, 0.5)]
+    assert rows_with(tracker, "rewards/rejected") == [(1, 0.0), (2, 0.25), (3, 0.0)]
+    assert rows_with(tracker, "rewards/margin") == [(1, 0.0), (2, 0.25), (3, 0.5)]
+    assert rows_with(tracker, "rewards/accuracy") == [(1, 0.0), (2, 0.75), (3, 1.0)]
+    assert rows_with(tracker, "validation_rewards/margin") == [(2, 0.25)]
+    times = {row.step: row.t for row in tracker.rows if "rewards/chosen" in row.values}
+    assert times == {1: 1002.0, 2: 1003.0, 3: 1004.0}  # of the steps
+
+    again = {2: (0.5, 0.25, 0.75), 3: (0.75, 0.0, 1.0), 4: (1.0, 0.0, 1.0)}
+    launched(folder, 1, {2: 4.0, 3: 3.25, 4: 3.0}, "done", t=2000.0, rewards=again)
+    later = KeptTracker()
+    outlet = TrackerOutlet(later, first_attempt=1)
+    outlet.begin(RunView(folder))
+    outlet.send_points(points([(2, 4.0), (3, 3.25), (4, 3.0)]))
+    outlet.send_summary(RunView(folder))
+    assert rows_with(later, "rewards/chosen") == [(3, 0.75), (4, 1.0)]
+
+
+def test_rewards_after_a_rewind_are_sent_again(folder: RunFolder) -> None:
+    """A tracker drops all values from there on, also those that come out the same."""
+    rewards = {1: (0.0, 0.0, 0.0), 2: (0.5, 0.25, 0.75)}
+    launched(folder, 0, {1: 5.0, 2: 4.0}, "failed", rewards=rewards)
+    tracker = KeptTracker()
+    outlet = TrackerOutlet(tracker)
+    outlet.send_points(points([(1, 5.0), (2, 4.0)]))
+    outlet.send_summary(RunView(folder))
+    outlet.send_points(points([(2, 4.25)]))
+    outlet.send_summary(RunView(folder))
+    assert [step for step, _ in rows_with(tracker, "rewards/chosen")] == [1, 2, 2]
+
+
 def test_the_config_is_that_of_the_run_file_in_one_level() -> None:
     config = {"train": {"steps": 4, "betas": [0.9, 0.95]}, "name": "x", "none": None}
     assert flat_config(config) == {"train.steps": "4", "train.betas": "[0.9, 0.95]", "name": "x"}

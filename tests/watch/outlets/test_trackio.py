@@ -45,21 +45,25 @@ def stored(store: Path) -> list[dict[str, Any]]:
     return found
 
 
-def losses(run: dict[str, Any]) -> list[tuple[int, float]]:
-    return [(row["step"], row["train/loss"]) for row in run["logs"] if "train/loss" in row]
+def series(run: dict[str, Any], name: str) -> list[tuple[int, float]]:
+    return [(row["step"], row[name]) for row in run["logs"] if name in row]
 
 
 def test_a_resumed_run_continues_the_same_trackio_run(folder: RunFolder, tmp_path: Path) -> None:
     store = tmp_path / "trackio"
-    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed")
+    rewards = {1: (0.0, 0.0, 0.0), 2: (0.5, 0.25, 0.75), 3: (0.5, -0.5, 1.0), 4: (1.0, 0.5, 1.0)}
+    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", rewards=rewards)
     said = follow(folder, 0, 0, {"TRACKIO_DIR": str(store)})
     assert f"trackio: trackio show --project project ({store})" in said
-    launched(folder, 1, {3: 3.5, 4: 3.0}, "done", t=2000.0)
+    launched(folder, 1, {3: 3.5, 4: 3.0}, "done", t=2000.0, rewards=rewards)
     said = follow(folder, 4, 1, {"TRACKIO_DIR": str(store)})
     assert "not everything" not in said
     (run,) = stored(store)
     assert run["name"] == tracked_run(RunView(folder)).unique_name
-    assert losses(run) == [(1, 5.0), (2, 4.0), (3, 3.5), (4, 3.0)]
+    assert series(run, "train/loss") == [(1, 5.0), (2, 4.0), (3, 3.5), (4, 3.0)]
+    assert series(run, "rewards/chosen") == [(1, 0.0), (2, 0.5), (3, 0.5), (4, 1.0)]
+    assert series(run, "rewards/margin") == [(1, 0.0), (2, 0.25), (3, 1.0), (4, 0.5)]
+    assert series(run, "rewards/accuracy") == [(1, 0.0), (2, 0.75), (3, 1.0), (4, 1.0)]
     assert run["config"]["train"]["batch_tokens"] == 128
     assert sorted(a["title"] for a in run["alerts"]) == ["crash", "crash", "finish"]
     assert run["logs"][-1]["rank_s/compute"] > 0

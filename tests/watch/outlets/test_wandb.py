@@ -29,13 +29,17 @@ def folder(run_file: Callable[..., Path]) -> RunFolder:
 
 
 def test_a_resumed_run_continues_the_same_wandb_run(folder: RunFolder, server: Wandb) -> None:
-    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed")
+    rewards = {1: (0.0, 0.0, 0.0), 2: (0.5, 0.25, 0.75), 3: (0.5, -0.5, 1.0)}
+    launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", rewards=rewards)
     said = follow(folder, 0, 0, server.env)
     (name,) = server.runs
     assert name == run_id(RunView(folder))
     assert server.runs[name]["project"] == "project"
     assert server.runs[name]["displayName"] == "logged"
     assert server.steps(name, "train/loss") == [(1, 5.0), (2, 4.0), (3, 3.5)]
+    assert server.steps(name, "rewards/chosen") == [(1, 0.0), (2, 0.5), (3, 0.5)]
+    assert server.steps(name, "rewards/margin") == [(1, 0.0), (2, 0.25), (3, 1.0)]
+    assert server.steps(name, "rewards/accuracy") == [(1, 0.0), (2, 0.75), (3, 1.0)]
     assert server.exits[name] == 1
     assert [(a["title"], a["severity"]) for a in server.alerts] == [("logged: crash", "ERROR")] * 2
     assert said.startswith("wandb: ")

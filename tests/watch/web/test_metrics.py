@@ -66,6 +66,20 @@ def values(text: str, name: str) -> dict[tuple[str, ...], float]:
     return {tuple(v for k, v in sorted(s.labels.items()) if k != "run"): s.value for s in found}
 
 
+def test_rewards_of_pairs_are_means_of_the_last_steps(made: Callable[..., RunFolder]) -> None:
+    folder = made()
+    assert not values(metrics.exposition([RunView(folder)]), "penstock_reward")
+    with Journal(folder.journal, 1, range(1)) as journal:
+        for step in range(1, 21):
+            paid = {"chosen": step / 8, "rejected": -step / 8, "accuracy": 0.75}
+            journal.event("rewards", step=step, **paid)
+    text = metrics.exposition([RunView(folder)])
+    mean = sum(range(11, 21)) / 10 / 8
+    assert values(text, "penstock_reward") == {("chosen",): mean, ("rejected",): -mean}
+    assert values(text, "penstock_reward_margin") == {(): 2 * mean}
+    assert values(text, "penstock_reward_accuracy_ratio") == {(): 0.75}
+
+
 def test_the_numbers_are_those_of_the_run(made: Callable[..., RunFolder]) -> None:
     view = RunView(made())
     text = metrics.exposition([view])

@@ -24,6 +24,15 @@ class Rewards:
     def margin(self) -> float:
         return self.chosen - self.rejected
 
+    @classmethod
+    def of(cls, event: PairsRewarded | EvaluateSpan) -> "Rewards | None":
+        """Return what an event tells; None if that is not all."""
+        step = whole(event.step)
+        values = [number(one) for one in (event.chosen, event.rejected, event.accuracy)]
+        if step is None or None in values:
+            return None
+        return cls(step, *(float(value) for value in values if value is not None))
+
     def to_json(self) -> dict[str, float]:
         return asdict(self) | {"margin": self.margin}
 
@@ -59,9 +68,6 @@ def recent(found: list[Rewards]) -> Rewards | None:
 def _by_step(events: Iterable[PairsRewarded | EvaluateSpan], last: int) -> list[Rewards]:
     found: dict[int, Rewards] = {}
     for event in events:
-        step = whole(event.step)
-        values = [number(one) for one in (event.chosen, event.rejected, event.accuracy)]
-        if step is None or step > last or None in values:
-            continue
-        found[step] = Rewards(step, *(float(value) for value in values if value is not None))
+        if (one := Rewards.of(event)) and one.step <= last:
+            found[one.step] = one
     return [found[step] for step in sorted(found)]

@@ -16,13 +16,19 @@ import numpy as np
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.ledger.journal.events import EvaluateSpan, InvocationStarted, TaskScoresEvent
+from penstock.ledger.journal.events import (
+    EvaluateSpan,
+    InvocationStarted,
+    PairsRewarded,
+    TaskScoresEvent,
+)
 from penstock.ledger.journal.read import lines_of, read_events
 from penstock.ledger.journal.records import SUPERVISOR, journal_files
 from penstock.ledger.journal.values import number, whole
 from penstock.meter.clock import now
 from penstock.policy.restart import WELL
 from penstock.run.save import to_table
+from penstock.watch.facts.rewards import Rewards, held_out_rewards, training_rewards
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.outlets.alerts import Alert
@@ -152,6 +158,7 @@ class TrackerOutlet:
     first_attempt: int = 0
     _sent: SentSteps = field(default_factory=SentSteps)
     _validated: dict[int, float] = field(default_factory=dict)
+    _rewarded: dict[int, dict[str, float]] = field(default_factory=dict)  # of pairs, by step
     _scored: int = -1  # step of the last benchmark tasks that were sent
 
     def __post_init__(self) -> None:
@@ -167,6 +174,10 @@ class TrackerOutlet:
             step, loss = whole(line.event.step), number(line.event.val_loss)
             if step is not None and loss is not None and (line.attempt or 0) < self.first_attempt:
                 self._validated[step] = loss
+        for rewarded in view.rank_events_of(PairsRewarded):
+            one = Rewards.of(rewarded.event)
+            if one is not None and (rewarded.attempt or 0) < self.first_attempt:
+                self._rewarded[one.step] = reward_values("rewards", one)
         for scored in view.rank_events_of(TaskScoresEvent):
             if (scored.attempt or 0) < self.first_attempt:
                 self._scored = max(self._scored, whole(scored.event.step) or 0)
@@ -184,23 +195,41 @@ class TrackerOutlet:
                 rows = []
                 self.tracker.rewind(step)
                 self._validated = {s: v for s, v in self._validated.items() if s < step}
+                self._rewarded = {s: v for s, v in self._rewarded.items() if s < step}
             values = {f"train/{name}": finite(point[name]) for name in FIELDS}
             rows.append(LoggedValues(step, float(point["t"]), _known(values)))
         self._send(rows)
 
     def send_summary(self, view: RunView) -> None:
         t = now()
-        new = [(step, loss) for step, loss in view.validation if self._validated.get(step) != loss]
-        self._validated.update(new)
-        rows = [
-            LoggedValues(step, _t_of(view, step, t), {"validation/loss": value})
-            for step, loss in new
-            if (value := finite(loss)) is not None
-        ]
+        rows = self._new_validations(view, t)
+        rows += self._new_rewards(view, t)
         rows += self._new_scores(view, t)
         values = run_values(view)
         self._send([*rows, LoggedValues(self._sent.last, t, values)])
         self.tracker.summarize({**values, "status": view.status, "steps": view.step})
+
+    def _new_validations(self, view: RunView, t: float) -> list[LoggedValues]:
+        """Return the evaluations that the tracker does not have yet."""
+        new = [(step, loss) for step, loss in view.validation if self._validated.get(step) != loss]
+        self._validated.update(new)
+        rewards = {one.step: one for one in held_out_rewards(view)} if new else {}
+        rows = []
+        for step, loss in new:
+            values = _known({"validation/loss": finite(loss)})
+            if step in rewards:
+                values |= reward_values("validation_rewards", rewards[step])
+            if values:
+                rows.append(LoggedValues(step, _t_of(view, step, t), values))
+        return rows
+
+    def _new_rewards(self, view: RunView, t: float) -> list[LoggedValues]:
+        """Return the rewards of the pairs of steps, of which the tracker does not have them yet."""
+        found = {one.step: reward_values("rewards", one) for one in training_rewards(view)}
+        new = {step: one for step, one in found.items() if self._rewarded.get(step) != one}
+        self._rewarded |= new
+        times = dict(zip(view.curve["step"].tolist(), view.curve["t"].tolist(), strict=True))
+        return [LoggedValues(step, times.get(step, t), one) for step, one in new.items()]
 
     def _new_scores(self, view: RunView, t: float) -> list[LoggedValues]:
         """Return the scores of benchmark tasks that the tracker does not have yet."""
@@ -237,6 +266,12 @@ def run_values(view: RunView) -> dict[str, float]:
     if costs := RunFacts(view).costs:
         values |= {"energy/kwh": costs.kwh, "cost/usd": costs.usd, "cost/gco2e": costs.gco2e}
     return _known(values)
+
+
+def reward_values(group: str, rewards: Rewards) -> dict[str, float]:
+    """Return the rewards of pairs, their margin and accuracy, by names of a group."""
+    names = ("chosen", "rejected", "margin", "accuracy")
+    return _known({f"{group}/{name}": finite(getattr(rewards, name)) for name in names})
 
 
 def say_where(say: Callable[[str], None], name: str, where: object) -> None:

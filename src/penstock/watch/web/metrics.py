@@ -64,7 +64,8 @@ FAMILIES = (
     MetricFamily("mfu_ratio", "Share of the accelerators' published peak."),
     MetricFamily("step_seconds", "Median time of a step."),
     MetricFamily("planned_step_seconds", "What the plan said of it.", ("bound",)),
-    MetricFamily("reward", "Of both answers of the pairs, for dpo and ipo.", ("answer",)),
+    MetricFamily("reward", "Of both answers of the pairs.", ("answer",)),
+    MetricFamily("reward_margin", "Reward of the chosen answers less that of the rejected ones."),
     MetricFamily("reward_accuracy_ratio", "Pairs whose chosen answer has the higher reward."),
     MetricFamily("left_seconds", "Until the end, at the pace of the steps."),
     MetricFamily("last_step_timestamp_seconds", "When the last step ended."),
@@ -202,6 +203,7 @@ def _progress(view: RunView) -> Iterator[Sample]:
     if rewards := recent(training_rewards(view)):
         yield "reward", rewards.chosen, {"answer": "chosen"}
         yield "reward", rewards.rejected, {"answer": "rejected"}
+        yield "reward_margin", rewards.margin, {}
         yield "reward_accuracy_ratio", rewards.accuracy, {}
     yield "tokens_per_second", view.tokens_per_s, {}
     yield "mfu_ratio", view.mfu, {}
