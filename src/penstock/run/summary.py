@@ -90,15 +90,11 @@ def _length(run: Run) -> str:
 
 
 def _objective(run: Run) -> str:
-    section = run.train.preference
-    values = {"beta": section.beta, "gamma": section.gamma}
-    values |= {"label smoothing": section.label_smoothing or None}
-    said = ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
     how = "no reference"
     if run.train.has_reference:
         whose = "the model without its adapter"
         how = f"reference: {whose if run.model.adapter else 'computed before the first step'}"
-    return f"{run.train.objective} on pairs, {said}; {how}"
+    return f"{run.train.objective} on pairs, {run.train.preference.words()}; {how}"
 
 
 def _rate(run: Run) -> str:

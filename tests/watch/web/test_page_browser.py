@@ -332,6 +332,22 @@ def test_losses_of_other_tokenizers_have_no_best(
         assert "the losses cannot be compared" in page.locator("#numbers").inner_text()
 
 
+def test_losses_of_other_objectives_have_no_best(
+    browser: Any, serve: Callable[..., PageServer], tmp_path: Path
+) -> None:
+    for name, objective in (("a", "dpo"), ("b", "simpo")):
+        folder = made_run(tmp_path, name, steps=40 if name == "a" else 20)
+        text = folder.run_file.read_text().replace('preset = "llama-3m"', 'from = "hf:org/name"')
+        folder.run_file.write_text(f'{text}objective = "{objective}"\n')
+        with Journal(folder.journal, 1, range(1)) as journal:
+            journal.event("rewards", step=1, chosen=1.0, rejected=0.0, accuracy=0.75)
+    with page_of(browser, serve(tmp_path).address("a", "b")) as page:
+        page.wait_for_selector("#numbers td.best")
+        assert page.locator("tr:has-text('loss') .best").count() == 0
+        assert "different objectives" in page.locator("#numbers").inner_text()
+        assert page.locator("tr:has-text('accuracy') td").all_inner_texts()[1:] == ["75.0%"] * 2
+
+
 def test_a_page_left_open_finds_its_server_again(
     browser: Any, serve: Callable[..., PageServer], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import re
 from penstock.ledger.causes import Cause
 from penstock.style import CAUSE_COLOURS, STATUS_LEVELS
 from penstock.watch.facts.rank_health import WORDS
-from penstock.watch.report.sweep import NOTE
+from penstock.watch.report.sweep import NOTE, NOTE_KIND
 from penstock.watch.web.assets import CAUSES, FOLDER, asset
 
 TONE_LEVELS = {"running": "active", "done": "good", "stopped": "warning", "bad": "bad", "": "dim"}
@@ -40,6 +40,7 @@ def test_the_page_shows_every_status_at_its_level() -> None:
 
 def test_the_page_says_in_the_same_words_why_losses_are_not_compared() -> None:
     assert json.loads(constant("compare.js", "NOTE")) == NOTE
+    assert json.loads(constant("compare.js", "NOTE_KIND")) == NOTE_KIND
 
 
 def test_the_colours_of_the_causes_are_generated() -> None:

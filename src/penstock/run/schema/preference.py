@@ -48,6 +48,12 @@ class PreferenceSection(Section):
         "simpo; below 0.5.",
     )
 
+    def words(self) -> str:
+        """Return the values that decide what the loss is."""
+        values = {"beta": self.beta, "gamma": self.gamma}
+        values |= {"label smoothing": self.label_smoothing or None}
+        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
+
 
 def preference_problem(objective: str, section: PreferenceSection) -> tuple[str, str] | None:
     """Return a field that an objective on pairs does not have, and what to do about it."""

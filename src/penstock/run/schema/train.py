@@ -316,6 +316,13 @@ class TrainSection(Section):
         return self.objective in WITH_REFERENCE
 
     @property
+    def loss_kind(self) -> str:
+        """What the loss is, in words. Losses of another kind are other numbers."""
+        if self.on_pairs:
+            return f"{self.objective}, {self.preference.words()}"
+        return self.loss or self.objective
+
+    @property
     def sample_sequences(self) -> int:
         """Sequences of a sample."""
         return PAIR if self.on_pairs else 1

@@ -53,6 +53,11 @@ def held_out_rewards(view: RunView) -> list[Rewards]:
     return _by_step((line.event for line in view.rank_events_of(EvaluateSpan)), view.step)
 
 
+def latest_rewards(view: RunView) -> Rewards | None:
+    """Return those of the last evaluation, or else the mean of the last steps; None for others."""
+    return recent(held_out_rewards(view)[-1:]) or recent(training_rewards(view))
+
+
 def recent(found: list[Rewards]) -> Rewards | None:
     """Return the mean of the last steps; None if there are none."""
     last = found[-LAST:]

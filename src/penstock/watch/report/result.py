@@ -36,6 +36,7 @@ class Report:
     layout: dict[str, int] | None
     dataset: Any
     tokenizer: str | None  # hash; losses of other tokenizers are not comparable
+    loss_kind: str | None  # what the loss is; losses of another kind are not comparable
     params: int | None
     precision: str | None
     precision_why: str | None  # how "auto" was decided
@@ -92,6 +93,7 @@ class Report:
             layout=launch.layout or None,
             dataset=launch.dataset,
             tokenizer=launch.tokenizer or None,
+            loss_kind=view.run_or_none.train.loss_kind if view.run_or_none else None,
             params=launch.params,
             precision=view.run_or_none.train.precision if view.run_or_none else None,
             precision_why=launch.precision_why or None,
@@ -139,6 +141,7 @@ class Report:
             "layout": self.layout,
             "dataset": self.dataset,
             "tokenizer": self.tokenizer,
+            "loss_kind": self.loss_kind,
             "params": self.params,
             "precision": self.precision,
             "precision_why": self.precision_why,

@@ -1,8 +1,9 @@
 """The results of a sweep: one row for each of its runs, the best marked.
 
-Losses are compared only between runs with the same tokenizer. A loss is per token, and another
-tokenizer cuts the same text into other tokens, so 3.0 with 32,000 tokens and 3.0 with 4,096 say
-different things. `web/static/compare.js` has the same rule and note for the page; a test compares.
+Losses are compared only between runs with the same tokenizer and the same kind of loss. A loss is
+per token, and another tokenizer cuts the same text into other tokens, so 3.0 with 32,000 tokens and
+3.0 with 4,096 say different things. So do the losses of dpo and simpo, or of dpo with another beta.
+`web/static/compare.js` has the same rules and notes for the page; a test compares.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.policy.restart import EARLY
-from penstock.style import format_duration, format_loss
+from penstock.style import UNKNOWN, format_duration, format_loss, format_percent
 from penstock.watch.report.screen import summary
 
 if TYPE_CHECKING:  # imports torch
@@ -22,9 +23,13 @@ NOTE = (
     "The runs have different tokenizers, and a loss is per token: the losses cannot be compared, "
     "so none is marked as the best."
 )
+NOTE_KIND = (
+    "The runs have different objectives, or other values of them, so their losses are other "
+    "numbers: they cannot be compared, and none is marked as the best."
+)
 DONE = ("done", EARLY)
 KEYS = ("status", "steps", "tokens", "loss", "val_loss", "tokens_per_s", "wall_s", "dataset",
-        "tokenizer")  # fmt: skip
+        "tokenizer", "loss_kind")  # fmt: skip
 
 
 def sweep_summary(all_: Sequence["Variant"], ended: Sequence["VariantOutcome"]) -> dict[str, Any]:
@@ -37,6 +42,8 @@ def sweep_summary(all_: Sequence["Variant"], ended: Sequence["VariantOutcome"]) 
     done = [row for row in rows if row["status"] in DONE and row["loss"] is not None]
     if not same_tokenizer(done):
         return {"best": None, "note": NOTE, "runs": rows}
+    if len({row["loss_kind"] for row in done} - {None}) > 1:
+        return {"best": None, "note": NOTE_KIND, "runs": rows}
     # The validation loss if all of them have one.
     kind = "loss" if any(row["val_loss"] is None for row in done) else "val_loss"
     best = min(done, key=lambda row: float(row[kind]))["run"] if done else None
@@ -45,23 +52,31 @@ def sweep_summary(all_: Sequence["Variant"], ended: Sequence["VariantOutcome"]) 
 
 def _row(variant: "Variant", error: str) -> dict[str, Any]:
     folder = variant.folder
-    values = (
+    values: dict[str, Any] = (
         summary(folder) if folder.exists() else {"status": "failed" if error else "not started"}
     )
     known = {name: values.get(name) for name in KEYS}
     own = {"run": folder.name, "folder": str(folder.path), "values": variant.values}
-    return {**own, **known, "error": error or None}
+    rewards = (values.get("val_rewards") or [values.get("rewards")])[-1] or {}
+    paid = {name: rewards.get(name) for name in ("margin", "accuracy")}
+    return {**own, **known, **paid, "error": error or None}
 
 
 def table(found: dict[str, Any]) -> Table:
     """Return the table of a `sweep_summary`."""
     rows = found["runs"]
     fields = list(rows[0]["values"])
-    shown = Table(*fields, "loss", "validation", "tokens/s", "time", "", box=None)
+    pairs = any(row["accuracy"] is not None for row in rows)
+    of_pairs = ("margin", "accuracy") if pairs else ()
+    shown = Table(*fields, "loss", "validation", *of_pairs, "tokens/s", "time", "", box=None)
     for row in rows:
         speed = f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] else "–"
         time = format_duration(row["wall_s"]) if row["wall_s"] else "–"
-        numbers = [format_loss(row["loss"]), format_loss(row["val_loss"]), speed, time]
+        numbers = [format_loss(row["loss"]), format_loss(row["val_loss"])]
+        if pairs:
+            right = UNKNOWN if row["accuracy"] is None else format_percent(row["accuracy"])
+            numbers += [format_loss(row["margin"]), right]
+        numbers += [speed, time]
         best = row["run"] == found["best"]
         mark = Text("best", "green") if best else Text("" if row["status"] in DONE else _why(row))
         shown.add_row(*map(Text, [*row["values"].values(), *numbers]), mark)

@@ -19,6 +19,7 @@ from penstock.run.save import to_table
 from penstock.style import format_duration, plural
 from penstock.watch.facts.downsample import block_means, block_starts, json_numbers
 from penstock.watch.facts.event_lines import event_lines
+from penstock.watch.facts.rewards import latest_rewards
 from penstock.watch.facts.rounds import HEADINGS
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
@@ -81,6 +82,7 @@ def run_summary(view: RunView) -> Section:
 def headline(facts: RunFacts) -> Section:
     """Return the title of the page and its big figures."""
     view = facts.view
+    rewards = latest_rewards(view)
     return run_summary(view) | {
         "name": view.folder.name,
         "folder": str(view.folder.path),
@@ -96,6 +98,8 @@ def headline(facts: RunFacts) -> Section:
         "layout": view.layout_text or None,
         "dataset": view.dataset_text or None,
         "tokenizer": view.launch.tokenizer or None,
+        "loss_kind": view.run.train.loss_kind,
+        "accuracy": rewards.accuracy if rewards else None,
         "faults": len(facts.disruptions),
     }
 

@@ -25,6 +25,8 @@ const ROWS = [
 
 // As `watch/report/sweep.py`: a loss is per token, and the plan of an earlier version names no tokenizer.
 const alike = (one, other) => (one.tokenizer && other.tokenizer ? one.tokenizer === other.tokenizer : one.dataset === other.dataset);
+const NOTE_KIND = "The runs have different objectives, or other values of them, so their losses are other numbers: they cannot be compared, and none is marked as the best.";
+const ACCURACY = ["accuracy", (h) => formatPercent(h.accuracy), (h) => h.accuracy, true]; // of pairs
 const NOTE = "The runs have different tokenizers, and a loss is per token: the losses cannot be compared, so none is marked as the best.";
 
 export class Compare {
@@ -88,17 +90,20 @@ export class Compare {
 
   compare(heads) {
     const known = heads.filter((h) => h.name && !h.problem);
-    const comparable = known.every((h) => alike(known[0], h));
+    const sameTokens = known.every((h) => alike(known[0], h));
+    const sameKind = new Set(known.map((h) => h.loss_kind ?? null)).size < 2;
+    const comparable = sameTokens && sameKind;
+    const rows = known.some((h) => Number.isFinite(h.accuracy)) ? [...ROWS.slice(0, 3), ACCURACY, ...ROWS.slice(3)] : ROWS;
     const best = (rank) => {
       const values = heads.map((h) => (rank && !h.problem ? rank(h) : NaN)).map((v) => (v === null ? NaN : v));
       const found = new Set(values.filter(Number.isFinite)); // equal ones: none is the best
       return values.map((v) => found.size > 1 && v === Math.max(...found));
     };
-    put(this.numbers, !comparable && el("p", { class: "says" }, NOTE), el("table", {},
+    put(this.numbers, !comparable && el("p", { class: "says" }, sameTokens ? NOTE_KIND : NOTE), el("table", {},
       el("thead", {}, el("tr", {}, el("th", {}, ""), this.runs.map((run, n) => el("th", { class: "n" },
         el("span", { class: "cause" }, el("i", { style: { background: `var(--${TONES[n]})` } }), run))))),
       el("tbody", {}, el("tr", {}, el("td", { class: "dim" }, "status"), heads.map((h) => el("td", { class: "n" }, pill(h.status ?? "?")))),
-        ROWS.map(([name, say, rank, ofLoss]) => {
+        rows.map(([name, say, rank, ofLoss]) => {
           const top = best(ofLoss && !comparable ? null : rank);
           return el("tr", {}, el("td", { class: "dim" }, name), heads.map((h, n) =>
             el("td", { class: `n ${top[n] ? "best" : ""}` }, h.problem ? "–" : say(h))));
