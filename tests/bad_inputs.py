@@ -275,6 +275,10 @@ FIELDS: list[tuple[str, str]] = [
     ("name=", "name"),
     ("nosuchfield", "nosuchfield"),
     ("=3", "=3"),
+    ("train.objective=kto", "not built"),
+    ("train.objective=simpo", "model.from"),
+    ("train.preference.gamma=1", 'objective = "simpo"'),
+    ("train.preference.gamma=-1", "train.preference.gamma"),
 ]
 VERBS = ("check", "plan", "train")
 # Fields that only a launch reads: a plan is none of their business.

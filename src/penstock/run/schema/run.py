@@ -187,10 +187,9 @@ class Run(Section):
             what = "adapters are moved by AdamW, and all else is frozen"
             problems.append(("train.optimizer", f'{what}; write "adamw"'))
         if self.train.on_pairs and not self.model.from_:
-            what = "ranks answers by a model that must have been trained"
-            if self.train.has_reference:
-                what = "compares the model with the one that it began as, which must have been "
-                what += "trained"
+            what = "compares the model with the one that it began as, which must have been trained"
+            if not self.train.has_reference:
+                what = "needs a model that was trained before"
             own = ", not your own module" if self.model.module else ""
             problems.append(
                 ("train.objective", f"{what}; write model.from with an open model{own}")
