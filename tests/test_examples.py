@@ -14,6 +14,7 @@ from penstock.launch.start import start
 from penstock.plan.hardware.cluster import machine_for
 from penstock.plan.make import make
 from penstock.plan.plan import Plan
+from penstock.plan.step import notes
 from penstock.run.load import load
 from penstock.run.unsupported import refuse_unsupported
 from penstock.watch.report.screen import summary
@@ -143,6 +144,9 @@ def test_an_open_model_learns_from_pairs(open_8b: str, tmp_path: Path) -> None:
     alone = planned("dpo-8b", open_8b, *length, "train.objective=next_token")
     assert plan.job.tokens == alone.job.tokens
     assert plan.step.parts["reference"] > 0.2 * plan.step.parts["matmul"]
+    without = planned("dpo-8b", open_8b, *length, "train.objective=orpo")  # it has no reference
+    assert "reference" not in without.step.parts
+    assert any("there is no reference" in note for note in notes.lines(without.job))
     base = pair_peer.make_model("llama-3.1", tmp_path / "model")
     data = pair_peer.write_rows(tmp_path / "pairs.jsonl", pair_peer.pair_rows(30))
     report = trained("dpo-8b", tmp_path, f"model.from={base}", f"data.dataset={data}")
