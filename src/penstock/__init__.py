@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.watch.outlets.callbacks import Launching as Launching
     from penstock.watch.outlets.callbacks import Restart as Restart
     from penstock.watch.outlets.callbacks import Step as Step
+    from penstock.watch.outlets.callbacks import StepRewards as StepRewards
     from penstock.watch.outlets.callbacks import Stop as Stop
     from penstock.watch.outlets.callbacks import TaskEvaluation as TaskEvaluation
     from penstock.watch.report.result import Report as Report
@@ -67,6 +68,7 @@ _TYPES = {
         "Launching",
         "Restart",
         "Step",
+        "StepRewards",
         "Stop",
         "TaskEvaluation",
     ),

@@ -24,6 +24,7 @@ from penstock.ledger.journal.events import (
     CheckpointSaved,
     EvaluateSpan,
     InvocationEnded,
+    PairsRewarded,
     ReplicaGone,
     TaskScoresEvent,
 )
@@ -35,6 +36,7 @@ from penstock.ledger.journal.values import whole
 from penstock.ledger.scores import TaskScore, TaskScores
 from penstock.meter.clock import now
 from penstock.run.folder import RunFolder
+from penstock.watch.facts.rewards import Rewards
 from penstock.watch.outlets.process import OutletProcess
 
 if TYPE_CHECKING:
@@ -82,6 +84,15 @@ class Evaluation(Event):
 
     kind: ClassVar[str] = "evaluation"
     loss: float
+    rewards: Rewards | None = None  # of the held-out pairs
+
+
+@dataclass(frozen=True)
+class StepRewards(Event):
+    """The rewards of the pairs of a step. If steps are fast, only some are events."""
+
+    kind: ClassVar[str] = "rewards"
+    rewards: Rewards
 
 
 @dataclass(frozen=True)
@@ -233,9 +244,12 @@ class EventReader:
                 self.step = events[0].step
         events += [event for line in supervised for event in self._supervisor_events(line)]
         # Thousands of ranks write the same lines. Those that lead write a curve too.
+        told: list[Event] = []
         for file in journal_files(self.folder.journal, "events"):
             if file.attempt >= self._first and file.ranks.start in ranks:
-                events += [e for line in self._lines(file.path) for e in self._rank_events(line)]
+                told += [e for line in self._lines(file.path) for e in self._rank_events(line)]
+        events += [event for event in told if not isinstance(event, StepRewards)]
+        events += [event for event in told if isinstance(event, StepRewards)][-1:]
         return sorted(events, key=lambda event: (event.kind == "finished", event.t))
 
     def _lines(self, path: Path) -> Iterator[Line]:
@@ -265,7 +279,11 @@ class EventReader:
         match line.event:
             case EvaluateSpan() as span if span.val_loss is not ABSENT:
                 if (step := self._new_step(line, span.step)) is not None:
-                    yield Evaluation(line.end or line.t, step, float(str(span.val_loss)))
+                    loss, rewards = float(str(span.val_loss)), Rewards.of(span)
+                    yield Evaluation(line.end or line.t, step, loss, rewards)
+            case PairsRewarded() as paid if rewards := Rewards.of(paid):
+                if (step := self._new_step(line, rewards.step)) is not None:
+                    yield StepRewards(line.t, step, rewards)
             case TaskScoresEvent() as scored if found := TaskScores.from_json(line.payload):
                 if (step := self._new_step(line, scored.step)) is not None:
                     yield TaskEvaluation(line.t, step, found.scores)
