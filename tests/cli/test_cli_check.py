@@ -42,6 +42,9 @@ def test_what_is_not_built_is_a_note(file: str, tmp_path: Path) -> None:
     assert "The file is right" in checked
     assert json.loads(say("check", file, "data.dataset=raw", "--json"))["not_built"] == [why]
     assert f"note        data: {why}; planned with" in say("plan", file, "data.dataset=raw")
+    (tmp_path / "raw" / "b.txt").write_bytes(b"caf\xe9")
+    lost = "50% OF THE ROWS WILL BE LOST: 1 of the first 2 rows will be kept aside (1 not UTF-8)"
+    assert f"{why}. {lost}. The first is b.txt, line 1" in say("check", file, "data.dataset=raw")
 
 
 def test_a_packed_dataset_is_checked_with_its_own_sequence(file: str, tmp_path: Path) -> None:

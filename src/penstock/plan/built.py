@@ -85,6 +85,7 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None, launch: bool) -> BuiltD
     if spec.startswith("hf:"):
         return f"{spec} is built from the hub when the run starts; what it gives is not known yet"
     from penstock.data.build.checks import (
+        first_rows_note,
         refuse_bad_tokenizer,
         refuse_no_documents,
         refuse_unbuildable,
@@ -94,7 +95,7 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None, launch: bool) -> BuiltD
     from penstock.data.recipe.load import load_recipe
     from penstock.data.recipe.source import is_remote
 
-    made = load_recipe(recipe) if recipe else _raw_recipe(run, spec)
+    made, lost = load_recipe(recipe) if recipe else _raw_recipe(run, spec), ""
     if not any(is_remote(source.path) for source in made.source):
         sources = list_sources(made)
         found = find_built_for_key(datasets_home(), made.name, build_key(made, sources))
@@ -102,10 +103,12 @@ def _recipe_of(run: Run, spec: str, recipe: Path | None, launch: bool) -> BuiltD
             return BuiltDataset(found.manifest, found.folder)
         refuse_unbuildable(sources)
         refuse_no_documents(made, sources)
+        if launch:  # a plan answers at once
+            lost = first_rows_note(sources)
     if launch:  # a large tokenizer takes a second to load
         refuse_bad_tokenizer(made)
     what = f"penstock data build {spec}` builds it now" if recipe else "penstock train` builds it"
-    return f"{spec} is not built here yet; `{what}"
+    return f"{spec} is not built here yet; `{what}{f'. {lost}' if lost else ''}"
 
 
 def _stdlib() -> BuiltDataset | str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.data.build import build as build_module
-from penstock.data.build.checks import refuse_no_documents
+from penstock.data.build.checks import first_rows_note, refuse_no_documents
 from penstock.data.build.listing import list_sources
 from penstock.data.build.open import open_dataset
 from penstock.data.build.rejected import cut_documents_note, rejected_rows_note
@@ -237,6 +237,20 @@ def test_files_without_a_usable_row_are_refused_early_with_the_words_of_the_buil
     assert str(early.value) == str(built.value)
     Path("folder/z.txt").write_text("One row that can be read is enough.")
     refuse_no_documents(recipe, list_sources(recipe))
+
+
+def test_rows_that_a_build_will_keep_aside_are_told_before_it(monkeypatch):
+    good, broken = b'{"text": "A row that can be read."}\n', b'{"text": "caf\xe9"}\n'
+    Path("rows.jsonl").write_bytes(30 * good + 20 * broken + b"[]\n")
+    sources = list_sources(raw_recipe("rows.jsonl", vocab=300))
+    told = first_rows_note(sources)
+    said = "21 of the first 51 rows will be kept aside (20 not UTF-8, 1 not an object). The first"
+    assert told.startswith(f"41% OF THE ROWS WILL BE LOST: {said} is rows.jsonl, line 31: not UTF")
+    assert 'encodings = ["utf-8", "latin-1"]' in told
+    monkeypatch.setattr("penstock.data.build.checks._ROWS", 32)
+    assert first_rows_note(sources).startswith("2 of the first 32 rows will be kept aside (2 not")
+    monkeypatch.setattr("penstock.data.build.checks._CHARACTERS", 200)
+    assert first_rows_note(sources) == ""
 
 
 def test_a_build_warns_aloud_of_many_lost_rows():

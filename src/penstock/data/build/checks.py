@@ -13,7 +13,8 @@ from penstock.extras import extra
 # Packages of the `data` extra that read a kind of file; _WRITERS write the shards of every dataset.
 _READERS = {"parquet": ("pyarrow", "Reading Parquet"), "arrow": ("pyarrow", "Reading Arrow")}
 _WRITERS = ("zstandard", "orjson")
-_ROWS = 1000  # read to find a document
+_ROWS = 1000  # read to find a document, and rows that are none
+_CHARACTERS = 16_000_000  # of documents, read for the same
 
 
 def refuse_unbuildable(sources: Sequence[BuildSource]) -> None:
@@ -62,3 +63,12 @@ def refuse_no_documents(recipe: Recipe, sources: tuple[BuildSource, ...]) -> Non
 
     totals, aside = found
     raise PenstockError(no_documents_message(recipe, totals, DocumentTally(), {}, aside))
+
+
+def first_rows_note(sources: tuple[BuildSource, ...]) -> str:
+    """Return a note on what a build would keep aside of its first rows; empty if nothing."""
+    from penstock.data.build.read import count_first_rows
+    from penstock.data.build.rejected import first_rows_warning
+
+    documents, reasons, first = count_first_rows(sources, _ROWS, _CHARACTERS)
+    return first_rows_warning(documents, reasons, first, sources[0].where) if first else ""

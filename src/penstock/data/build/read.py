@@ -150,6 +150,38 @@ def find_no_document(
     return ReadResult((), tuple(totals)), aside[0] if aside else None
 
 
+def count_first_rows(
+    sources: tuple[BuildSource, ...], max_rows: int, max_characters: int
+) -> tuple[int, Counter[str], dict[str, Json] | None]:
+    """Return how many of the first rows are documents, how many are not by reason, and the first
+    that is not.
+
+    Entries that are no readable files count as rows. Large text files are left out.
+    """
+    refused = [item for source in sources for item in source.aside]
+    documents, characters = 0, 0
+    for piece in _rows(sources):
+        if isinstance(piece, Rejected):
+            refused.append(piece)
+        else:
+            documents += 1
+            characters += len(piece.text)
+        if documents + len(refused) >= max_rows or characters > max_characters:
+            break
+    reasons = Counter(item.reason for item in refused)
+    return documents, reasons, _readable(refused[0]) if refused else None
+
+
+def _rows(sources: tuple[BuildSource, ...]) -> Iterator[Document | Rejected]:
+    for source in sources:
+        for item in source.files:
+            if item.file.kind == "text" and item.bytes > _LOOKED_AT_BYTES:
+                continue  # one document, which would be read as a whole
+            for piece in read_file(item.file, source.options):
+                if not isinstance(piece, FileSummary):
+                    yield piece
+
+
 class _PartWriter:
     """A writer of parts; each part has a bounded size on disk and in memory."""
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from penstock.data.format.manifest import ANSWERS_CUT, PAIRS_STAGE, Manifest
+from penstock.data.format.manifest import ANSWERS_CUT, PAIRS_STAGE, Json, Manifest
 from penstock.data.label.scores import LabelConfig
 from penstock.data.sources.options import ReadOptions
 from penstock.data.sources.records import decode_failure
@@ -68,6 +68,29 @@ def loss_warning(documents: int, rejected: Mapping[str, int], path: str) -> str:
     listed = ", ".join(f"{count:,} {why}" for why, count in rejected.items())
     told = f"{lost / total:.0%} OF THE ROWS ARE LOST: {lost:,} of {total:,} ({listed})"
     return f"{told}. {remedy}" if (remedy := encoding_hint(rejected, path)) else told
+
+
+def first_rows_warning(
+    documents: int, rejected: Mapping[str, int], first: Mapping[str, Json], path: str
+) -> str:
+    """Return a warning, before a build, of rows that it will keep aside; `first` is one of them."""
+    lost = sum(rejected.values())
+    total = documents + lost
+    loud = f"{lost / total:.0%} OF THE ROWS WILL BE LOST: " if lost > _MANY * total else ""
+    listed = ", ".join(f"{count:,} {why}" for why, count in rejected.items())
+    told = (
+        f"{loud}{lost:,} of the first {total:,} rows will be kept aside ({listed}). "
+        f"The first is {describe_rejected(first)}"
+    )
+    return f"{told}. {remedy}" if (remedy := encoding_hint(rejected, path)) else told
+
+
+def describe_rejected(record: Mapping[str, Json]) -> str:
+    """Return one line about a record that could not be read."""
+    line = f", line {record['line']}" if record.get("line") else ""
+    line = f", row {record['row']}{line}" if record.get("row") else line
+    detail = f" ({record['detail']})" if record.get("detail") else ""
+    return f"{record['file']}{line}: {record['reason']}{detail}"
 
 
 def encoding_hint(reasons: Iterable[str], path: str = "FILES") -> str:

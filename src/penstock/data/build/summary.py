@@ -21,7 +21,7 @@ from penstock.data.build.record import (
     SourceRecord,
     StageRecord,
 )
-from penstock.data.build.rejected import encoding_hint
+from penstock.data.build.rejected import describe_rejected, encoding_hint
 from penstock.data.build.stage import StageRunner, StageTime
 from penstock.data.build.tally import KEPT, DocumentTally
 from penstock.data.build.tokens import NOT_SELECTED
@@ -274,14 +274,6 @@ def _loosen(step: str, later: Mapping[str, int]) -> str:
             "raise `words` there"
         )
     return "Loosen [clean] or [label]"
-
-
-def describe_rejected(record: Mapping[str, Json]) -> str:
-    """Return one line about a record that could not be read."""
-    line = f", line {record['line']}" if record.get("line") else ""
-    line = f", row {record['row']}{line}" if record.get("row") else line
-    detail = f" ({record['detail']})" if record.get("detail") else ""
-    return f"{record['file']}{line}: {record['reason']}{detail}"
 
 
 def _listed(reasons: Counter[str]) -> str:
