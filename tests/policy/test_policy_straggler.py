@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.straggler import FEWEST_STEPS, FINE, SLOW, StragglerChange, decide
+from penstock.policy.straggler import (
+    FEWEST_STEPS,
+    FINE,
+    KEPT_STEPS,
+    SLOW,
+    StragglerChange,
+    decide,
+)
 
 STEPS = 16
 
@@ -37,6 +44,21 @@ def test_one_slow_step_makes_no_straggler_and_neither_do_few_steps_or_microsecon
     assert decide(frozenset(), even(2) | {1: [0.1] * (STEPS - 1) + [9.0]})[0] == frozenset()
     assert decide(frozenset(), even(2) | {1: [9.0] * (FEWEST_STEPS - 1)})[0] == frozenset()
     assert decide(frozenset(), even(2, 1e-4) | {1: [1e-3] * STEPS})[0] == frozenset()
+
+
+def test_ranks_that_are_slow_in_turn_are_no_stragglers() -> None:
+    fast, slow = [0.2] * 8, [0.3] * 8
+    in_turn = {0: [*slow, *fast, *slow, *slow], 1: [*fast, *slow, *fast, *fast]}
+    assert decide(frozenset(), in_turn) == (frozenset(), [])
+
+
+def test_a_straggler_was_slower_in_every_window() -> None:
+    def slow_for(steps: int) -> frozenset[int]:
+        own_s = [0.2] * (KEPT_STEPS - steps) + [0.3] * steps
+        return decide(frozenset(), {0: own_s, 1: [0.2] * KEPT_STEPS})[0]
+
+    assert slow_for(KEPT_STEPS * 3 // 4) == frozenset()
+    assert slow_for(KEPT_STEPS) == {0}
 
 
 def test_a_rank_alone_is_no_straggler() -> None:

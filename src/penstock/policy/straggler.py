@@ -2,6 +2,9 @@
 
 The time that counts is a rank's own work: compute and waiting for its data. Time in collectives
 says the opposite, because the fast ranks wait there for the slow one.
+
+On a machine with other work, now one rank is slower and now another. So the last steps are cut into
+windows, and a rank is reported only if it was slower in each of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +14,9 @@ from statistics import median
 # Between the two factors nothing changes, so that a rank at the border is not reported repeatedly.
 SLOW = 1.3
 FINE = 1.15
-FEWEST_STEPS = 8
+FEWEST_STEPS = 12
 KEPT_STEPS = 32
+WINDOWS = 4  # of the steps that are kept
 LEAST_S = 2e-3  # per step: below it, a factor is noise
 
 
@@ -31,20 +35,37 @@ def decide(
     """Return the ranks that are slow now, and what changed. `work_s`: seconds of own work in
     each rank's last steps.
     """
-    typical = {
-        rank: median(steps[-KEPT_STEPS:])
-        for rank, steps in work_s.items()
-        if len(steps) >= FEWEST_STEPS
-    }
+    kept = {r: s[-KEPT_STEPS:] for r, s in work_s.items() if len(s) >= FEWEST_STEPS}
+    typical = {rank: median(steps) for rank, steps in kept.items()}
+    windows = [{rank: median(part) for rank, part in each.items()} for each in _windows(kept)]
     after, changes = set(stragglers), []
     for rank, own_s in typical.items():
         others = [s for other, s in typical.items() if other != rank]
         if not others:
             continue
         usual_s = median(others)
-        factor = own_s / max(usual_s, 1e-9)
+        factor = _factor(rank, typical)
         slow = factor > (FINE if rank in stragglers else SLOW) and own_s - usual_s > LEAST_S
+        if slow and rank not in stragglers:
+            slow = all(_factor(rank, window) > FINE for window in windows)
         if slow != (rank in stragglers):
             (after.add if slow else after.discard)(rank)
             changes.append(StragglerChange(rank, factor, slow))
     return frozenset(after), changes
+
+
+def _windows(kept: Mapping[int, Sequence[float]]) -> list[dict[int, Sequence[float]]]:
+    """Cut the steps of each rank into windows of equal length, oldest first."""
+    return [
+        {
+            rank: steps[len(steps) * part // WINDOWS : len(steps) * (part + 1) // WINDOWS]
+            for rank, steps in kept.items()
+        }
+        for part in range(WINDOWS)
+    ]
+
+
+def _factor(rank: int, window_s: Mapping[int, float]) -> float:
+    """Return a rank's time in a window over the median of the others."""
+    usual_s = median(s for other, s in window_s.items() if other != rank)
+    return window_s[rank] / max(usual_s, 1e-9)
