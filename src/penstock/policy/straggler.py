@@ -9,7 +9,7 @@ windows, and a rank is reported only if it was slower in each of them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 # Between the two factors nothing changes, so that a rank at the border is not reported repeatedly.
 SLOW = 1.3
@@ -25,7 +25,7 @@ class StragglerChange:
     """A rank that became a straggler, or (`slow` is false) no longer is one."""
 
     rank: int
-    factor: float  # its time over the median of the others
+    factor: float  # its time over the median of the others, in the median of the windows
     slow: bool
 
 
@@ -36,36 +36,27 @@ def decide(
     each rank's last steps.
     """
     kept = {r: s[-KEPT_STEPS:] for r, s in work_s.items() if len(s) >= FEWEST_STEPS}
-    typical = {rank: median(steps) for rank, steps in kept.items()}
-    windows = [{rank: median(part) for rank, part in each.items()} for each in _windows(kept)]
+    windows = [{rank: _part(steps, n) for rank, steps in kept.items()} for n in range(WINDOWS)]
     after, changes = set(stragglers), []
-    for rank, own_s in typical.items():
-        others = [s for other, s in typical.items() if other != rank]
-        if not others:
-            continue
-        usual_s = median(others)
-        factor = _factor(rank, typical)
-        slow = factor > (FINE if rank in stragglers else SLOW) and own_s - usual_s > LEAST_S
-        if slow and rank not in stragglers:
-            slow = all(_factor(rank, window) > FINE for window in windows)
+    for rank in kept if len(kept) > 1 else ():
+        others = [median(s for r, s in window.items() if r != rank) for window in windows]
+        factors = [
+            window[rank] / max(usual_s, 1e-9)
+            for window, usual_s in zip(windows, others, strict=True)
+        ]
+        # Of the windows, so that one slow step makes no straggler.
+        factor = median(factors)
+        lost_s = median(w[rank] - usual_s for w, usual_s in zip(windows, others, strict=True))
+        slow = factor > FINE and lost_s > LEAST_S
+        if rank not in stragglers:
+            slow = slow and factor > SLOW and min(factors) > FINE
         if slow != (rank in stragglers):
             (after.add if slow else after.discard)(rank)
             changes.append(StragglerChange(rank, factor, slow))
     return frozenset(after), changes
 
 
-def _windows(kept: Mapping[int, Sequence[float]]) -> list[dict[int, Sequence[float]]]:
-    """Cut the steps of each rank into windows of equal length, oldest first."""
-    return [
-        {
-            rank: steps[len(steps) * part // WINDOWS : len(steps) * (part + 1) // WINDOWS]
-            for rank, steps in kept.items()
-        }
-        for part in range(WINDOWS)
-    ]
-
-
-def _factor(rank: int, window_s: Mapping[int, float]) -> float:
-    """Return a rank's time in a window over the median of the others."""
-    usual_s = median(s for other, s in window_s.items() if other != rank)
-    return window_s[rank] / max(usual_s, 1e-9)
+def _part(steps: Sequence[float], window: int) -> float:
+    """Return the mean seconds of a step in one of the windows, which are of equal length."""
+    begin, end = (len(steps) * number // WINDOWS for number in (window, window + 1))
+    return fmean(steps[begin:end])

@@ -1,7 +1,9 @@
 """The outlet process: it follows the run folder, sends everything, and never delays the run."""
 
 import os
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -191,3 +193,29 @@ def test_an_outlet_that_cannot_send_is_refused_before_the_start(
     file = run_file("unset", **{"log.webhook": "$NO_SUCH_HOOK"})
     with pytest.raises(PenstockError, match="NO_SUCH_HOOK is not set"):
         outlets.check(load(file))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_process_ends_with_the_folder_of_a_refused_run(folder: RunFolder, begun: bool) -> None:
+    """Its parent lives on: a notebook, or `penstock train`, which waits for it."""
+    if begun:
+        journal(folder, ended=False)
+    polls = 0
+
+    def alive() -> bool:
+        nonlocal polls
+        polls += 1
+        if polls == 3:
+            shutil.rmtree(folder.path)
+        assert polls < 10
+        return True
+
+    follow(folder, Kept(), alive=alive)
+    assert polls == 3
+
+
+def test_a_refused_run_has_no_log_to_read(folder: RunFolder) -> None:
+    ended = outlets.OutletProcess()
+    ended.process = subprocess.Popen(["true"])
+    ended.log = folder.logs / "outlets.log"
+    assert ended.ended() == []

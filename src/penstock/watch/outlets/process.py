@@ -143,7 +143,10 @@ class OutletProcess(Listener):
             self.process = None
         # The rest of the log is what the clients of the services print.
         said = tuple(f"{name}: " for name in OUTLETS)
-        lines = self.log.read_text(errors="replace").splitlines()
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []  # bad input ended the run before its first step: it left no folder
         told = [line for line in lines if line.startswith(said)]
         return [f"outlets failed, see {self.log}"] if code else told[-LINES:]
 
@@ -194,13 +197,17 @@ class RunFollower:
         return [OutletThread(outlet, self.say) for outlet in self.outlets]
 
     def run(self, poll_s: float = POLL_S) -> None:
-        """Follow the run until the supervisor's last event or its death."""
+        """Follow the run until the supervisor's last event, its death, or the end of its folder."""
         for thread in self.threads:
             thread.thread.start()
-        while not self._has_begun() and self.alive():
+        while not self._has_begun() and self.alive() and not self._is_removed():
             time.sleep(min(poll_s, 0.1))  # the first launch writes what identifies the run
+        if self._is_removed():
+            return
         self._call_all(methodcaller("begin", RunView(self.folder)))
         while not self.detector.over:
+            if self._is_removed():
+                return
             alive = self.alive()  # before reading: its last events come first
             self.poll()
             if not alive and not self.detector.over:
@@ -208,6 +215,10 @@ class RunFollower:
             elif not self.detector.over:
                 time.sleep(poll_s)
         self._finish()
+
+    def _is_removed(self) -> bool:
+        """Return whether bad input ended the run before its first step, which leaves no folder."""
+        return not self.folder.path.exists()
 
     def _has_begun(self) -> bool:
         events = read_events(self.folder.journal / SUPERVISOR)
