@@ -604,6 +604,105 @@ OTHER = [
         change=write("poor.toml", '[accelerator]\nname = "H100 SXM5"\n[site]\npue = 0.9\n'),
         about="a PUE below 1",
     ),
+    # values of options
+    Case("simulate run.toml --lives 1.5", "--lives 1.5: not a whole number"),
+    Case("rent run.toml --top -1", "--top -1: out of range; write 1 or more"),
+    Case("generate done x --temperature nan", "--temperature nan"),
+    Case("generate done x --seed 99999999999999999999", "--seed 99999999999999999999"),
+    Case("checkpoint show done nan", "STEP nan"),
+    Case("drill run.toml --steps 999999999999", "--steps 999999999999"),
+    Case("drill run.toml --faults ,", "names no fault"),
+    Case("rent run.toml --deadline 1e300h", "--deadline '1e300h'"),
+    Case("simulate run.toml --by 1e300h", "--by '1e300h'"),
+    Case("plan run.toml --deadline 1e300h", "--deadline '1e300h'"),
+    Case("plan run.toml --deadline nan", "--deadline"),
+    Case("plan run.toml --budget nan", "--budget nan"),
+    Case("plan --within nanusd", "--within"),
+    Case("plan --within 5000usd --days 1e300", "--days 1e+300"),
+    Case("plan --within 5000usd cluster.use=Nonesuch", "Nonesuch"),
+    Case("plan run.toml --scale 8..999999999999", "999,999,999,999"),
+    Case("compare run.toml --clusters H100 --start 2026-02-30", "--start '2026-02-30'"),
+    Case("compare run.toml --clusters 0xH100", "0xH100"),
+    Case("data sample tiny --where =", "--where '='"),
+    Case("evaluate done --tasks x --samples runs", "--samples", about="a folder, not a file"),
+    # empty names
+    Case("status ''", "no run ''"),
+    Case("ls --dir ''", "--dir ''"),
+    Case("data show ''", "'' is no built dataset"),
+    Case("catalog weights nope", "`penstock catalog weights` lists all"),
+    # tables
+    Case(
+        "rent run.toml --offers o.csv",
+        "'usd_per_hour' is there twice",
+        change=write(
+            "o.csv",
+            "provider,accelerator,usd_per_hour,term,usd_per_hour\na,H100 SXM5,2,spot,3\n",
+        ),
+        about="a column twice",
+    ),
+    Case(
+        "simulate run.toml --trace t.csv",
+        "'start_s' is there twice",
+        change=write("t.csv", "start_s,end_s,available,start_s\n0,5,1,2\n"),
+        about="a column twice",
+    ),
+    Case(
+        "backtest e.csv",
+        "'layers' is there twice",
+        change=write("e.csv", "model_name,layers,layers\nx,1,2\n"),
+        about="a column twice",
+    ),
+    Case(
+        "rent run.toml --offers o.csv",
+        "o.csv",
+        change=write("o.csv", b"\xff\xfe\x00"),
+        about="no text",
+    ),
+    Case(
+        "simulate run.toml --trace t.csv",
+        "t.csv:2",
+        change=write("t.csv", "start_s,end_s,available\n0,nan,1\n"),
+        about="a time that is no number",
+    ),
+    # links to themselves, and files in the way
+    *(
+        Case(f"{verb} {words}", says, change=change, about=about)
+        for verb in ("check", "train")
+        for words, says, change, about in (
+            ("run.toml dir=loop", "loop/mine", link_to_itself("loop"), "`dir` is a link to itself"),
+            (
+                "own.toml",
+                "own.py",
+                all_of(remove("own.py"), link_to_itself("own.py")),
+                "a link to itself",
+            ),
+            ("run.toml dir=rows.jsonl", "rows.jsonl/mine", None, "`dir` is a file"),
+        )
+    ),
+    Case("compare run.toml --clusters loop.toml", "loop.toml", change=link_to_itself("loop.toml")),
+    Case("checkpoint convert done loop --ranks 2", "loop", change=link_to_itself("loop")),
+    Case("export done --out loop", "loop: cannot be written", change=link_to_itself("loop")),
+    Case("data build loop.jsonl", "loop.jsonl", change=link_to_itself("loop.jsonl")),
+    # kinds of values in a run file
+    Case(
+        "check run.toml",
+        "train.learning_rate = 2026-11-19",
+        change=edit("[train]", "[train]\nlearning_rate = 2026-11-19"),
+        about="a date",
+    ),
+    Case("train run.toml", "train.steps = [4]", change=edit("steps = 4", "steps = [4]")),
+    Case("check run.toml", "[data]", change=edit("[data]", "[[data]]"), about="a list of sections"),
+    Case("train run.toml 'name=a\nb'", "name", about="a name of two lines"),
+    # data
+    *(
+        Case(
+            f"{verb} run.toml data.dataset=rows.jsonl",
+            "not UTF-8",
+            change=write("rows.jsonl", b'{"text": "caf\xe9"}\n'),
+            about="no row is UTF-8",
+        )
+        for verb in ("check", "train")
+    ),
     Case("--nonsense", "--nonsense"),
 ]
 

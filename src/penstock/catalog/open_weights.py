@@ -25,5 +25,5 @@ class OpenWeights(Fact):
         return self.aliases[0]
 
 
-TABLE = Table.of_csv("open_weights", OpenWeights)
+TABLE = Table.of_csv("weights", OpenWeights, file="open_weights.csv")
 all, find, names = TABLE.all, TABLE.find, TABLE.names

@@ -55,7 +55,7 @@ class ScalingLaw(Fact):
         return best
 
 
-TABLE = Table.of_csv("scaling_laws", ScalingLaw)
+TABLE = Table.of_csv("laws", ScalingLaw, file="scaling_laws.csv")
 all, find, names = TABLE.all, TABLE.find, TABLE.names
 
 

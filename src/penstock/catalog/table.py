@@ -32,7 +32,10 @@ def read_csv(text: str, record: type[F], where: str) -> list[F]:
     """Read one record per line. Columns are fields of `record`; missing ones keep their default."""
     reader = csv.DictReader(text.splitlines(), strict=True)
     types_by_field = get_type_hints(record)
-    for column in reader.fieldnames or ():
+    columns = reader.fieldnames or ()
+    for place, column in enumerate(columns):
+        if column in columns[:place]:
+            raise PenstockError(f"{where}:1: the column '{column}' is there twice; remove one")
         if column not in types_by_field:
             hint = nearest(column, types_by_field)
             raise PenstockError(f"{where}: unknown column '{column}'. {hint}".rstrip())
@@ -84,12 +87,18 @@ class Table(Generic[F]):
         self._load = load
 
     @classmethod
-    def of_csv(cls, kind: str, record: type[F], path: Path | None = None) -> "Table[F]":
-        """Return the packaged table of `kind`, or a user's own file with the same columns."""
+    def of_csv(
+        cls, kind: str, record: type[F], path: Path | None = None, file: str | None = None
+    ) -> "Table[F]":
+        """Return the packaged table of `kind`, or a user's own file with the same columns.
+
+        `file` is the name of the packaged one, where it is not that of the kind.
+        """
+        packaged_file = file or f"{kind}.csv"
 
         def load() -> list[F]:
             if path is None:
-                return read_csv(packaged(f"{kind}.csv"), record, f"{kind}.csv")
+                return read_csv(packaged(packaged_file), record, packaged_file)
             try:
                 return read_csv(path.read_text(encoding="utf-8"), record, str(path))
             except OSError as error:

@@ -268,7 +268,7 @@ def refuse_wrong_options(on: str | None, to: str | None, workers: int | None) ->
 
 def _conditions(texts: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
-    for name, equals, _ in pairs:
+    for text, (name, equals, _) in zip(texts, pairs, strict=True):
         if not name or not equals:
-            raise PenstockError(f"--where {name}: not a condition; write COLUMN=VALUE")
+            raise PenstockError(f"--where '{text}': not a condition; write COLUMN=VALUE")
     return {name: value for name, _, value in pairs}

@@ -30,7 +30,7 @@ def drill(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the first random drill; then + 1.")] = 0,
     listed: Annotated[bool, typer.Option("--list", help="List the faults and leave.")] = False,
-    steps: Annotated[int, typer.Option(min=12, help="Length of a scratch run.")] = 24,
+    steps: Annotated[int, typer.Option(min=12, max=10_000, help="Length of a scratch run.")] = 24,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the scratch runs.")] = False,
     json: Json = False,
 ) -> None:
@@ -44,7 +44,7 @@ def drill(
         return
     if run_file is None:
         raise PenstockError("`penstock drill` needs a run file; `--list` shows the faults alone")
-    if faults and campaigns:
+    if faults is not None and campaigns:
         raise PenstockError("--faults and --campaigns: give one of them")
 
     from penstock.drill.campaign import random_fault
@@ -60,7 +60,7 @@ def drill(
     root = Path(run.dir).expanduser() / ".drills" / run.name
     picked = chosen(faults)
     short = {fault.name: why for fault in picked if (why := too_short(fault, ScratchScale(steps)))}
-    if faults and not campaigns and short:
+    if faults and short:
         told = "; ".join(f"{name} {why}" for name, why in short.items())
         raise PenstockError(f"--steps {steps}: {told}")
     session = DrillSession(

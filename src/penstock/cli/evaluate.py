@@ -10,7 +10,7 @@ import typer
 
 from penstock import output
 from penstock.cli.runs import Root
-from penstock.cli.show import Json, out, print_json, print_table, refuse_stdout
+from penstock.cli.show import Json, out, print_json, print_table, refuse_stdout, refuse_unwritable
 from penstock.errors import PenstockError
 from penstock.style import format_duration
 
@@ -71,6 +71,8 @@ def evaluate(
     """Run benchmark tasks on checkpoints of runs, or on a folder of a model."""
     output.outlive()
     refuse_stdout(samples, "--samples", "name a file")
+    if samples is not None:
+        refuse_unwritable(samples, "--samples")  # not after hours of tasks
     from penstock.train.tasks.several import EvaluateOptions, evaluate_models
 
     options = EvaluateOptions(

@@ -16,7 +16,9 @@ def generate(
     temperature: Annotated[
         float, typer.Option(help="0 always takes the likeliest.", min=0.0)
     ] = 0.8,
-    seed: Annotated[int, typer.Option(help="Another seed, another text.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Another seed, another text.", min=0, max=2**63 - 1)
+    ] = 0,
     chat: Annotated[
         bool, typer.Option("--chat", help="The text is a user's turn; write the answer.")
     ] = False,

@@ -108,11 +108,44 @@ class LazyVerbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Typer would end an interrupted one without a message."""
+        """Run the verb. Typer would end an interrupted one without a message, and tell of a wrong
+        value without the value.
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise RunFailed(INTERRUPTED) from None
+        except typer.BadParameter as error:
+            if told := _wrong_value(error):
+                raise PenstockError(told) from None
+            raise
+
+
+def _wrong_value(error: typer.BadParameter) -> str:
+    """Return one line with the option, its value and the fix; empty where typer found another
+    mistake, such as a missing argument.
+    """
+    found = getattr(error.__cause__, "errors", list)()  # of pydantic, by which typer reads values
+    if not found or error.param is None:
+        return ""
+    why, limits = str(found[0].get("type")), found[0].get("ctx", {})
+    if why.startswith("int"):
+        fix = "not a whole number; write one, such as 4"
+    elif why.startswith("float"):
+        fix = "not a number; write one, such as 0.5"
+    elif why == "greater_than_equal":
+        fix = f"out of range; write {_plain(limits['ge'])} or more"
+    elif why == "less_than_equal":
+        fix = f"out of range; write {_plain(limits['le'])} or less"
+    else:
+        return ""
+    option = max(error.param.opts, key=len)
+    option = option if option.startswith("-") else option.upper()
+    return f"{option} {found[0]['input']}: {fix}"
+
+
+def _plain(limit: float) -> str:
+    return str(int(limit)) if limit == int(limit) else f"{limit:g}"
 
 
 def load_verb(name: str) -> Any:

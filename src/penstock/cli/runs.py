@@ -34,6 +34,8 @@ Root = Annotated[str, typer.Option("--dir", help="Where the runs live.")]
 
 def ls(root: Root = "runs", json: Json = False) -> None:
     """List the runs."""
+    if not root:
+        raise PenstockError("--dir '': names no folder; name one, or leave it out")
     unlisted: list[OSError] = []
     found = list_runs(root, unlisted)
     unreadable: list[Exception] = [*unlisted]

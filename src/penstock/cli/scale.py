@@ -11,7 +11,7 @@ from penstock.plan.hardware.cluster import ResolvedMachine
 from penstock.plan.hardware.scale import counts
 from penstock.plan.scaling import caps, nodes, picture, table
 from penstock.plan.scaling.sweep import sweep
-from penstock.run.schema.quantity import BadQuantity, duration_s
+from penstock.run.schema.quantity import option_s
 from penstock.run.schema.run import Run
 
 
@@ -61,7 +61,9 @@ def best_nodes(
             status.update(f"planning {count:,} accelerators, {done} counts done")
 
         if deadline is not None:
-            answer = nodes.nodes_for_deadline(run, found.machine, _seconds(deadline), progress)
+            by_s = option_s(deadline, "--deadline")
+            assert by_s is not None
+            answer = nodes.nodes_for_deadline(run, found.machine, by_s, progress)
         else:
             assert budget_usd is not None
             answer = nodes.nodes_for_budget(run, found.machine, budget_usd, progress)
@@ -69,13 +71,6 @@ def best_nodes(
         show.print_json(answer.to_json() | {"warnings": list(found.warnings)})
         return
     _say([*table.answer_lines(answer), *(f"note: {text}" for text in found.warnings)])
-
-
-def _seconds(deadline: str) -> float:
-    try:
-        return duration_s(deadline)
-    except BadQuantity as error:
-        raise PenstockError(f"--deadline: {error}") from None
 
 
 def _say(lines: Iterable[str]) -> None:

@@ -1,6 +1,8 @@
 """Output of the verbs: the console, JSON for programs, tables, pages and errors."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,6 +81,20 @@ def write_page(path: Path, text: str, option: str = "--html") -> None:
         raise PenstockError(
             f"{path}: cannot be written: {error.strerror}; name another file with {option}"
         ) from None
+
+
+def refuse_unwritable(path: Path, option: str) -> None:
+    """Refuse a file that will not be written, before the work whose result it is to hold."""
+    there = path.exists()
+    why = ""
+    if path.is_dir():
+        why = os.strerror(errno.EISDIR)
+    elif not there and not path.parent.is_dir():
+        why = os.strerror(errno.ENOENT)
+    elif not os.access(path if there else path.parent, os.W_OK):
+        why = os.strerror(errno.EACCES)
+    if why:
+        raise PenstockError(f"{path}: cannot be written: {why}; name another file with {option}")
 
 
 def print_error(error: PenstockError | str) -> None:

@@ -210,6 +210,10 @@ def chosen(names: str | None) -> list[DrillFault]:
     if names is None:
         return list(FAULTS.values())
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise PenstockError(
+            f"--faults '{names}': names no fault; `penstock drill --list` shows them"
+        )
     for name in wanted:
         if name not in FAULTS:
             hint = nearest(name, list(FAULTS)) or "`penstock drill --list` shows them"

@@ -57,6 +57,8 @@ def verify(run: Run, dry: bool = False) -> Findings:
             refuse_submission(run, dry)
         machine = devices_of_nodes(run) if submits(run) else find_devices()
         folder = RunFolder(run.folder)
+        if not submits(run):
+            folder.refuse_unwritable()
         run = _as_resumed(run, folder)
         run, before = _with_precision(run), _launch_before(folder)
         known = find_data(run, before, machine)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -169,21 +170,36 @@ class RunFolder:
         """Remove a request that was carried out."""
         (self.control / what).unlink(missing_ok=True)
 
+    def refuse_unwritable(self) -> None:
+        """Raise the error of `lock` where it is certain, without making the folder."""
+        at = next(one for one in (self.path, *self.path.parents) if os.path.lexists(one))
+        try:
+            number = 0 if stat.S_ISDIR(at.stat().st_mode) else errno.ENOTDIR
+        except OSError as error:  # a link to itself, or to nothing
+            number = error.errno or errno.ENOENT
+        if not number and not os.access(at, os.W_OK | os.X_OK):
+            number = errno.EACCES
+        if number:
+            raise self._unwritable(os.strerror(number))
+
+    def _unwritable(self, why: str) -> PenstockError:
+        return PenstockError(
+            f"{self.path}: the run folder cannot be written: {why}; set `dir` to a folder that can"
+        )
+
     @contextmanager
     def lock(self, name: str = "lock") -> Iterator[None]:
         """Hold the lock of the run, which the kernel frees if the process dies.
 
         The supervisor holds it while the run runs. Hosts that share the folder hold one each.
         """
+        self.refuse_unwritable()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.fdopen(os.open(self.path / name, flags, 0o666), "a+")
         except OSError as error:
-            raise PenstockError(
-                f"{self.path}: the run folder cannot be written: {error.strerror}; set `dir` to a "
-                "folder that can"
-            ) from None
+            raise self._unwritable(error.strerror) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -292,6 +308,8 @@ def memory_root() -> Path | None:
 
 def find_run(where: str, root: str = "runs") -> RunFolder:
     """Find a run by its folder, its name under `root`, or its run file."""
+    if not where.strip():
+        raise PenstockError(f"no run '{where}': the name is empty; `penstock ls` lists the runs")
     path = Path(where)
     if path.is_file() and path.suffix == ".toml":
         from penstock.run.load import load
@@ -302,7 +320,10 @@ def find_run(where: str, root: str = "runs") -> RunFolder:
         if not folder.exists() and beside.exists():  # started in the folder of the run file
             folder = beside
     else:
-        folder = RunFolder(path if (path / "run.toml").is_file() else Path(root) / where)
+        # The absolute path of `.` has a name.
+        folder = RunFolder(
+            Path(os.path.abspath(path)) if (path / "run.toml").is_file() else Path(root) / where
+        )
     if not folder.exists():
         names = [f.name for f in list_runs(root)]
         hint = nearest(re.sub(r".*/", "", where), names)

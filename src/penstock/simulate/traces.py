@@ -40,7 +40,10 @@ def read_trace(path: Path) -> Trace:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+            columns = reader.fieldnames or ()
+            if twice := [name for n, name in enumerate(columns) if name in columns[:n]]:
+                raise PenstockError(f"{path}:1: the column '{twice[0]}' is there twice; remove one")
+            missing = [name for name in NEEDED if name not in columns]
             if missing:
                 raise PenstockError(
                     f"{path}:1: no column {' and '.join(missing)}; a trace has {', '.join(NEEDED)}"

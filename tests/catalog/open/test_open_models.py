@@ -318,7 +318,7 @@ def test_dense_layers_of_qwen_moe_are_a_prefix() -> None:
         (DEEPSEEK2 | {"norm_topk_prob": True}, "norm_topk_prob = True"),
         (DEEPSEEK2 | {"topk_method": "noaux_tc"}, 'topk_method = "noaux_tc"'),
         (DEEPSEEK2 | {"kv_lora_rank": 1 << 30}, "kv_rank"),
-        ({k: v for k, v in SMALL.items() if k != "model_type"}, "no model_type"),
+        ({k: v for k, v in SMALL.items() if k != "model_type"}, "model_type is missing"),
         ({k: v for k, v in SMALL.items() if k != "hidden_size"}, "hidden_size is missing"),
         (SMALL | {"hidden_size": "64"}, "hidden_size = '64'"),
         (SMALL | {"num_hidden_layers": 0}, "num_hidden_layers = 0"),

@@ -148,9 +148,12 @@ def _family(config: dict[str, Any]) -> ModelFamily:
     name = config.get("model_type")
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    found = "no model_type"
-    if name:
-        found = f'model_type "{name[:80]}"' if isinstance(name, str) else "model_type, no text,"
+    if not name:
+        raise Unsupported(
+            "model_type is missing, so it is no config of a model; Penstock trains "
+            f"{', '.join(FAMILIES)}"
+        )
+    found = f'model_type "{name[:80]}"' if isinstance(name, str) else "model_type, no text,"
     hint = _HINTS.get(name, "") if isinstance(name, str) else ""
     guess = nearest(name[:80], FAMILIES) if isinstance(name, str) else ""
     raise Unsupported(

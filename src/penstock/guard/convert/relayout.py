@@ -4,6 +4,7 @@ A run reads any layout's files into its own, so this is never needed to resume. 
 readers that want one file each, or fewer and larger files to move.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def rewrite_for_ranks(
     """
     refuse_existing(out, force, "write into it")
     disk, step = DiskStore(out), source.checkpoint.step
-    if (out / folder_name(step)).resolve() == source.checkpoint.path.resolve():
+    if os.path.realpath(out / folder_name(step)) == os.path.realpath(source.checkpoint.path):
         raise PenstockError(f"{out} holds the checkpoint that is converted; name another folder")
     plans = [_plan(source, rank, ranks) for rank in range(ranks)]
     file_plan = merge_plans(plans)

@@ -89,7 +89,10 @@ def write_adapter(
         aside.rename(folder)
         sync(folder.parent)
     except (OSError, SafetensorError) as error:  # the second of a full disk, too
-        raise PenstockError(f"{folder} cannot be written: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise PenstockError(
+            f"{folder}: cannot be written: {why}; name another with --out"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return sum(tensor.nbytes for tensor in theirs.values())

@@ -71,7 +71,10 @@ def write_model(
         sync(folder.parent)
     except (OSError, SafetensorError) as error:  # the second of a full disk, too
         shutil.rmtree(aside, ignore_errors=True)
-        raise PenstockError(f"{folder} cannot be written: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise PenstockError(
+            f"{folder}: cannot be written: {why}; name another with --out"
+        ) from error
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

@@ -86,7 +86,7 @@ def nodes_for_budget(
 ) -> NodeCountAnswer:
     """Find the fastest number of nodes that costs no more than `usd`."""
     if not 0 < usd < inf:
-        raise PenstockError(f"budget: {usd:g} USD; write an amount above zero")
+        raise PenstockError(f"--budget {usd:g}: not an amount of USD; write one above zero")
     tried = _Tried(ScalePlanner.of(run, machine), progress)
 
     def key(point: ScalePoint) -> Key:

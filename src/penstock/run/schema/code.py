@@ -4,6 +4,7 @@ The file is only parsed here. Ranks import it (`model/user_module.py`).
 """
 
 import ast
+import os
 import re
 import traceback
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ class UserCode:
 
     @property
     def path(self) -> Path:
-        return Path(located(self.spec).rpartition(":")[0]).expanduser().resolve()
+        # Not Path.resolve, which raises a RuntimeError for a link to itself.
+        return Path(os.path.realpath(Path(located(self.spec).rpartition(":")[0]).expanduser()))
 
     @property
     def function(self) -> str:

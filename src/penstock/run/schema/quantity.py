@@ -54,6 +54,7 @@ _NUMBER = re.compile(
     r"\s*([0-9][0-9_]{0,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*", re.A
 )
 LARGEST_COUNT = 2**63 - 1
+LONGEST_OPTION_S = 36525 * 86400.0
 
 
 class BadQuantity(PenstockError, ValueError):
@@ -136,9 +137,12 @@ def duration_s(value: object) -> float:
 def option_s(text: str | None, option: str) -> float | None:
     """Read the duration that an option asks for; an error names the option."""
     try:
-        return None if text is None else duration_s(text)
+        seconds = None if text is None else duration_s(text)
     except BadQuantity as error:
         raise PenstockError(f"{option}: {error}") from None
+    if seconds is not None and seconds > LONGEST_OPTION_S:
+        raise PenstockError(f"{option} '{text}': over 100 years; write a shorter time")
+    return seconds
 
 
 def rate_bytes_per_s(value: object) -> float:

@@ -1,5 +1,6 @@
 """The clusters that are compared: files, names of the catalog, "16 x RTX 5090", or "here"."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def candidates(
 
 def _identity(name: str) -> str:
     if name.endswith(".toml"):
-        return str(expanded_path(name).resolve())
+        return os.path.realpath(expanded_path(name))  # of a link to itself too, which is no file
     counted = _COUNTED.fullmatch(name)
     return f"{int(counted[1])} {fold(counted[2])}" if counted else fold(name)
 

@@ -66,10 +66,11 @@ def locate_existing(spec: str) -> Path | str:
     found = matching_versions(home, spec)
     if len(found) == 1:
         return home / f"{spec.partition('@')[0]}@{found[0]}"
+    shown = spec or "''"
     if Path(spec).exists() or has_magic(spec) or spec.startswith("hf:"):
         raise PenstockError(
-            f"{spec} is no built dataset. `penstock data build RECIPE` makes one of it, and "
-            "`penstock data ls` lists those that are there."
+            f"{shown} is no built dataset. `penstock data build RECIPE` makes one of it, "
+            "and `penstock data ls` lists those that are there."
         )
     return open_dataset(spec).folder  # finds it by its pointer, or raises with the known names
 
