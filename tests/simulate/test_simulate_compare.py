@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.policy.spot import RentTerms, SpotHistory
+from penstock.policy.spot import SpotHistory
 from penstock.run.load import load_table
 from penstock.simulate.compare import picture, screen
-from penstock.simulate.compare import spot as playing
 from penstock.simulate.compare.asked import Asked, question
 from penstock.simulate.compare.compare import ClusterComparison, compare
 from penstock.simulate.compare.outcome import Outcome, outcome, usd_of
-from penstock.simulate.compare.spot import SpotTerms, mixed, on_spot, spans, spot_alone
-from penstock.simulate.rent.play import play
+from penstock.simulate.compare.spot import on_spot
 from penstock.simulate.rent.rank import LATE
+from penstock.simulate.rent.spans import drawn, moving
 
 RUN = load_table(
     {
@@ -353,61 +352,12 @@ def test_a_life_on_spot_is_the_same_whenever_it_is_asked(tmp_path: Path) -> None
     assert on_spot(one.lived, None) == on_spot(one.lived, None)
 
 
-HISTORIES = st.tuples(st.floats(0.05, 0.95), st.floats(0.5, 12.0)).map(
-    lambda of: SpotHistory(of[0] * DAY_S, (1 - of[0]) * DAY_S, of[1])
-)
-
-
-@settings(max_examples=25)
-@given(HISTORIES, st.floats(1.01, 3.0), st.floats(1.0, 6.0), st.integers(1, 3), st.integers(0, 99))
-def test_mixed_spot_is_never_late_and_what_is_paid_is_work_and_restarts(
-    history: SpotHistory, slack: float, ratio: float, regions: int, number: int
-) -> None:
-    work_s, restart_s = 2 * DAY_S, 900.0
-    terms = SpotTerms(history, restart_s, ratio, regions)
-    by_s = slack * work_s + restart_s + 120
-    life = mixed(terms, work_s, by_s, number)
-    assert life.done
-    assert life.end_s <= by_s
-    assert life.spot_s + life.on_demand_s <= life.end_s + 1
-    # Each start takes a restart, or less where the capacity is taken back before it is over.
-    paid_s = life.spot_s + life.on_demand_s
-    assert work_s - 1 <= paid_s <= work_s + life.starts * restart_s + 1
-
-
-@settings(max_examples=15)
-@given(HISTORIES, st.floats(1.0, 6.0), st.integers(0, 99))
-def test_the_moments_agree_with_fine_ticks(history: SpotHistory, ratio: float, number: int) -> None:
-    """The same availability, played by `rent/play.py` in ticks of a minute."""
-    tick_s, restart_s, work_s, by_s = 60.0, 1800.0, 1 * DAY_S, 2.5 * DAY_S
-    terms = SpotTerms(history, restart_s, ratio)
-    there = np.zeros(int(by_s / tick_s), bool)
-    for begin_s, end_s in spans(terms, number):
-        if begin_s > by_s:
-            break
-        there[int(np.ceil(begin_s / tick_s)) : int(min(end_s, by_s) / tick_s)] = True
-    rent = RentTerms(restart_s, tick_s, ratio)
-    ticked = play(there.tolist(), int(work_s / tick_s), int(by_s / tick_s), rent, history=history)
-    life = mixed(terms, work_s, by_s, number)
-    cost = life.spot_s + ratio * life.on_demand_s
-    assert cost == pytest.approx(tick_s * ticked.cost(ratio), rel=0.2)
-
-
-def test_spot_alone_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = SpotTerms(SpotHistory(1.0, 1.0, 1.0), 10.0, None)
-    given_spans = [(5.0, 12.0), (20.0, 60.0), (70.0, 200.0)]
-    monkeypatch.setattr(playing, "spans", lambda *_: iter(given_spans))
-    life = spot_alone(terms, 50.0, 0)
-    # 7 s are no restart, 40 s bring 30, then a restart and the last 20.
-    assert (life.end_s, life.spot_s, life.starts, life.done) == (100.0, 77.0, 3, True)
-
-
 def test_regions_touch_where_the_run_moves() -> None:
     history = SpotHistory(0.5 * DAY_S, 0.5 * DAY_S, 4.0)
 
     def share(regions: int) -> float:
         upto = 400 * DAY_S
-        found = spans(SpotTerms(history, 0.0, None, regions), 0)
+        found = moving([drawn(history, 0, 0, region) for region in range(regions)])
         return sum(end - begin for begin, end in _until(found, upto)) / upto
 
     assert share(1) == pytest.approx(0.5, abs=0.05)

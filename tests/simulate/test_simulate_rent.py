@@ -11,6 +11,7 @@ from penstock.run.load import load_table
 from penstock.simulate.rent import screen
 from penstock.simulate.rent.offers import Offer, OfferRow, of_catalog, read_offers
 from penstock.simulate.rent.rank import BOOT_S, REPLACING, Ranking, Wanted, rank
+from penstock.simulate.rent.spans import of_trace
 from penstock.simulate.traces import Trace
 
 RUN = load_table(
@@ -86,6 +87,24 @@ def test_a_trace_says_when_spot_is_there():
     spot = offer("a", 1.0, "spot")
     first, second = (ranked(spot, trace=trace).ranked[0] for trace in (always, half))
     assert first.days.p50 < 0.65 < second.days.p50
+
+
+def test_spans_of_a_trace_begin_anywhere_in_it_and_repeat():
+    trace = Trace((0.0, 10.0, 30.0, 40.0), (2, 1, 2, 3), 60.0)
+    assert list(of_trace(trace, 2, 0.0, 100.0)) == [(0.0, 10.0), (30.0, 70.0), (90.0, 100.0)]
+    assert list(of_trace(trace, 2, 20.0, 60.0)) == [(10.0, 50.0)]
+    assert list(of_trace(trace, 1, 20.0, 60.0)) == [(0.0, 60.0)]
+    assert list(of_trace(trace, 4, 20.0, 60.0)) == []
+
+
+def test_weeks_on_spot_that_is_taken_back_every_hour_are_played_exactly():
+    # 24 spans a day of 45 min: each brings what is left of it after a restart.
+    trace = Trace((0.0, 2700.0), (1, 0), 3600.0)
+    slow = offer("a", 1.0, "spot", chip="A100 SXM4 80GB")
+    one = ranked(slow, trace=trace, deadline_s=90 * 86400.0).ranked[0]
+    spans = one.lived.wall_s.max() / (2700.0 - one.restart_s)
+    assert one.days.p95 * 24 == pytest.approx(spans, rel=0.05)
+    assert one.usd.p95 == pytest.approx(spans * 0.75 * 8, rel=0.05)
 
 
 def test_sizes():

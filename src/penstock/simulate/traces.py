@@ -5,6 +5,7 @@ nodes. Other columns are ignored. A life that is longer than the trace begins it
 """
 
 import csv
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
@@ -23,6 +24,10 @@ class Trace:
     starts_s: tuple[float, ...]  # the first is 0
     nodes: tuple[int, ...]
     length_s: float
+
+    def at(self, moment_s: float) -> int:
+        """Return the nodes that are there at a moment."""
+        return self.nodes[bisect_right(self.starts_s, moment_s % self.length_s) - 1]
 
     def changes(self, from_s: float = 0.0) -> Iterator[tuple[float, int]]:
         """Yield every change after the first moment, without end."""

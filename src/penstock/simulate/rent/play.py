@@ -1,133 +1,96 @@
-"""A run that rents by a policy, tick by tick, and the cheapest way in hindsight.
+"""A run that rents by a policy, from each change to the next.
 
-Time is cut into ticks. Spot is there during a whole tick or not at all, and the policy sees which
-at its start. A change of capacity costs a restart: it is paid for and brings no progress. Money is
-in units of one tick of spot.
+Spot comes in spans of time. The policy is asked when a span begins or ends, and at the moments that
+`policy/spot.py` names in between. A change of capacity costs a restart: it is paid for and brings
+no progress. Times are exact but for the rounding of floating point.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import ceil
-
-import numpy as np
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from penstock.policy.spot import (
+    LEAST_S,
     UNKNOWN,
     Capacity,
     RentState,
     RentTerms,
     SpotHistory,
     choose_capacity,
+    next_look_s,
 )
+from penstock.simulate.rent.spans import NEVER, Span
 
 Policy = Callable[[RentState, RentTerms], Capacity]
 
 
 @dataclass(frozen=True)
 class Rented:
-    """What a run rented until it was done, or until the trace ended."""
+    """One life on rented capacity; seconds."""
 
-    spot_ticks: int
-    on_demand_ticks: int
-    ticks: int  # until it was done
-    done: bool  # in time
-    changes: int
-    switched_at: int | None  # the tick from which on-demand was used to the end
+    end_s: float  # when it was done, or given up
+    spot_s: float  # paid for
+    on_demand_s: float
+    starts: int  # of capacity, each with a restart
+    done: bool  # the work, in time or not
+    switched_at_s: float | None  # from then on it was on on-demand to the end
 
     def cost(self, price_ratio: float) -> float:
-        return self.spot_ticks + price_ratio * self.on_demand_ticks
+        """Return the money, in units of a second of spot."""
+        return self.spot_s + price_ratio * self.on_demand_s
 
 
 def play(
-    available: Sequence[bool],
-    work: int,
-    deadline: int,
+    spans: Iterable[Span],
+    work_s: float,
+    by_s: float,
     terms: RentTerms,
     policy: Policy = choose_capacity,
     history: SpotHistory = UNKNOWN,
 ) -> Rented:
-    """Rent for `work` ticks of progress; spot is `available` or not in each tick.
+    """Rent for `work_s` of progress until `by_s`; spot is there in each of `spans`.
 
-    After the trace or the deadline there is no spot: a late run finishes on-demand.
+    Where two spans touch, the capacity of the first is taken back and other capacity is there at
+    once. A run that is late finishes on-demand, or gives up if its policy knows none.
     """
-    restart = _restart_ticks(terms)
+    coming = iter(spans)
+    span = next(coming, NEVER)
     on: Capacity = "wait"
-    warm, left = 0, work  # ticks of restart and of work to come
-    spot_ticks = on_demand_ticks = changes = tick = 0
-    switched_at: int | None = None
-    there_before, lasted = False, 0  # ticks since spot came or went
-    while left > 0:
-        there = tick < min(len(available), deadline) and bool(available[tick])
-        lasted = lasted + 1 if tick and there == there_before else 0
-        now: Capacity = on if on != "spot" or there else "wait"  # spot was taken back
-        state = RentState(
-            left * terms.look_s,
-            (deadline - tick) * terms.look_s,
-            now,
-            there,
-            history,
-            lasted * terms.look_s,
-        )
+    t = spot_s = on_demand_s = lasted_s = warm_s = 0.0
+    left_s, starts = work_s, 0
+    switched_at_s: float | None = None
+    while left_s > LEAST_S:
+        there = span[0] <= t
+        state = RentState(left_s, by_s - t, on, there, history, lasted_s, warm_s)
         chosen = policy(state, terms)
-        if chosen == "wait" and tick >= deadline:
-            break  # a policy without on-demand gives up here
         assert chosen != "spot" or there, "a policy cannot use spot that is not there"
-        if chosen != now and chosen != "wait":
-            warm, changes = restart, changes + 1
-        if chosen == "on-demand" and on != "on-demand":
-            switched_at = tick
-        elif chosen != "on-demand":
-            switched_at = None
-        on = chosen
-        spot_ticks += on == "spot"
-        on_demand_ticks += on == "on-demand"
+        if chosen == "wait" and t >= by_s:
+            break
+        if chosen != on:
+            warm_s, starts = (terms.restart_s, starts + 1) if chosen != "wait" else (0.0, starts)
+            switched_at_s = t if chosen == "on-demand" else None
+            on = chosen
+        change_s = span[1] if there else span[0]
+        look_s = next_look_s(replace(state, on=on, warm_s=warm_s), terms)
+        until_s = min(change_s, t + look_s, by_s if on == "wait" else t + warm_s + left_s)
+        step_s = until_s - t
         if on != "wait":
-            warm, left = (warm - 1, left) if warm else (0, left - 1)
-        history = history.seen(there, terms.look_s, there_before)
-        there_before = there
-        tick += 1
-    in_time = left == 0 and tick <= deadline
-    return Rented(spot_ticks, on_demand_ticks, tick, in_time, changes, switched_at)
+            started_s = min(warm_s, step_s)
+            warm_s, left_s = warm_s - started_s, left_s - (step_s - started_s)
+            spot_s += step_s if on == "spot" else 0.0
+            on_demand_s += step_s if on == "on-demand" else 0.0
+        history = history.seen(there, step_s)
+        t, lasted_s = until_s, lasted_s + step_s
+        if until_s == change_s:
+            lasted_s = 0.0
+        if until_s == change_s and there:
+            span, history = next(coming, NEVER), history.lost()
+            if on == "spot" and left_s > LEAST_S:
+                on, warm_s = "wait", 0.0
+    done = left_s <= LEAST_S
+    end_s = by_s if by_s < t <= by_s + LEAST_S else t  # of rounding alone nothing is late
+    return Rented(end_s, spot_s, on_demand_s, starts, done, switched_at_s)
 
 
-def cheapest(available: Sequence[bool], work: int, deadline: int, terms: RentTerms) -> float | None:
-    """Return the cost of the best policy in hindsight; None if none is in time.
-
-    A dynamic programme from the deadline back. Its state is the work left, the capacity in use and
-    the ticks of restart to come: row 0 waits, then spot and on-demand with 0 to `restart` to come.
-    """
-    restart = _restart_ticks(terms)
-    prices = (1.0, terms.price_ratio)
-    far = np.full(work + 1, np.inf)
-    far[0] = 0.0
-    # value[k][w]: the cost to come with w work left; done is free.
-    value = np.tile(far, (1 + 2 * (restart + 1), 1))
-
-    def row(kind: int, warm: int) -> int:
-        return 1 + kind * (restart + 1) + warm
-
-    for tick in reversed(range(deadline)):
-        there = tick < len(available) and bool(available[tick])
-        # used[kind][warm]: the cost when this tick is spent so.
-        used = np.full((2, restart + 1, work + 1), np.inf)
-        for kind in (0, 1):
-            if kind == 0 and not there:
-                continue
-            used[kind, 0, 1:] = prices[kind] + value[row(kind, 0), :-1]
-            for warm in range(1, restart + 1):
-                used[kind, warm] = prices[kind] + value[row(kind, warm - 1)]
-        fresh = np.minimum(used[0, restart], used[1, restart])
-        idle = np.minimum(value[0], fresh)
-        new = np.empty_like(value)
-        new[0] = idle
-        for kind in (0, 1):
-            for warm in range(restart + 1):
-                new[row(kind, warm)] = np.minimum(used[kind, warm], idle)
-        new[:, 0] = 0.0
-        value = new
-    best = float(value[0, work])
-    return best if np.isfinite(best) else None
-
-
-def _restart_ticks(terms: RentTerms) -> int:
-    return ceil(terms.restart_s / terms.look_s - 1e-9)
+def spot_alone(state: RentState, terms: RentTerms) -> Capacity:
+    """Use spot whenever it is there, and nothing else."""
+    return "spot" if state.spot else "wait"

@@ -2,12 +2,11 @@
 
 Each machine (accelerator, accelerators of a node, nodes) is planned and lived once: the planner's
 fastest layout that fits, with node failures. Its lives serve all offers of that machine. For spot,
-each life is then played by `policy/spot.py` against drawn or recorded availability.
+each life is then played by `policy/spot.py` against drawn or recorded availability (`play.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,14 @@ import numpy as np
 from penstock.errors import PenstockError, RunFailed
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.life.life import DAY_S
-from penstock.policy.spot import Capacity, RentState, RentTerms
+from penstock.policy.spot import LEAST_S, RentTerms
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
-from penstock.simulate.draws import generator
 from penstock.simulate.rent.offers import Offer
-from penstock.simulate.rent.play import Rented, play
+from penstock.simulate.rent.play import Rented, play, spot_alone
+from penstock.simulate.rent.spans import Span, draw_start_s, drawn, of_trace
 from penstock.simulate.result import Simulation, Spread
 from penstock.simulate.simulate import Question, simulate
 from penstock.simulate.traces import Trace
@@ -30,12 +29,9 @@ from penstock.simulate.traces import Trace
 MOST_LIVES = 1000  # of each machine
 SIZES = (1, 2, 4, 8)  # nodes that are tried when none are asked for
 LATE = 0.05  # an offer that is late more often than this ranks behind those in time
-TICKS = 1000  # of a deadline, at most: the grain of spot
-SHORTEST_TICK_S = 60.0
 LONGEST_WAIT = 20  # times its work, until a run on spot alone is taken to be late
 REPLACING = FailuresSection(repair="10 min")  # a provider replaces a node (estimated)
 BOOT_S = 300.0  # until a rented node is up and has the software (estimated)
-_SPOT = 2**62  # the streams that availability is drawn from: no life has these numbers
 
 
 @dataclass(frozen=True)
@@ -224,15 +220,14 @@ def _priced(
             for number, wall_s in enumerate(done.wall_s.tolist())
         ]
         dear = fallback.row.usd_per_hour if fallback else 0.0
-        if not fallback and 2 * sum(one.done for one, _ in played) < len(played):
+        if not fallback and 2 * sum(one.done for one in played) < len(played):
             return None
-        walls = np.array([tick_s * one.ticks for one, tick_s in played])
+        walls = np.array([one.end_s for one in played])
         usd = [
-            hours * tick_s * (one.spot_ticks * offer.row.usd_per_hour + one.on_demand_ticks * dear)
-            for one, tick_s in played
+            hours * (one.spot_s * offer.row.usd_per_hour + one.on_demand_s * dear) for one in played
         ]
-        rented = sum(one.spot_ticks + one.on_demand_ticks for one, _ in played)
-        spot_share = sum(one.spot_ticks for one, _ in played) / max(rented, 1)
+        rented_s = sum(one.spot_s + one.on_demand_s for one in played)
+        spot_share = sum(one.spot_s for one in played) / max(rented_s, LEAST_S)
     else:
         walls = done.wall_s + BOOT_S
         usd = (walls * hours * offer.row.usd_per_hour).tolist()
@@ -271,43 +266,19 @@ def _play(
     restart_s: float,
     wanted: Wanted,
     number: int,
-) -> tuple[Rented, float]:
+) -> Rented:
     """Play one life on spot: by the rule with a fallback, else waiting whenever spot is away."""
     by_s = wanted.deadline_s if fallback and wanted.deadline_s else LONGEST_WAIT * wall_s
-    tick_s = max(min(by_s, 3 * wall_s) / TICKS, SHORTEST_TICK_S)
-    work, deadline = ceil(wall_s / tick_s), int(by_s / tick_s)
-    ratio = fallback.row.usd_per_hour / offer.row.usd_per_hour if fallback else 2.0
-    there = _availability(offer, nodes, deadline, tick_s, wanted, number)
-    terms = RentTerms(restart_s, tick_s, ratio)
+    there = _there(offer, nodes, by_s, wanted, number)
     if fallback:
-        return play(there, work, deadline, terms, history=offer.history), tick_s
-    return play(there, work, deadline, terms, spot_alone), tick_s
+        terms = RentTerms(restart_s, fallback.row.usd_per_hour / offer.row.usd_per_hour)
+        return play(there, wall_s, by_s, terms, history=offer.history)
+    return play(there, wall_s, by_s, RentTerms(restart_s, 1.0), spot_alone)
 
 
-def spot_alone(state: RentState, terms: RentTerms) -> Capacity:
-    """Use spot whenever it is there, and nothing else."""
-    return "spot" if state.spot else "wait"
-
-
-def _availability(
-    offer: Offer, nodes: int, ticks: int, tick_s: float, wanted: Wanted, number: int
-) -> list[bool]:
-    """Return whether all nodes are there in each tick, drawn or from the trace."""
-    luck = generator(wanted.seed, _SPOT + number)
-    if wanted.trace is not None:
-        trace = wanted.trace
-        at = (luck.uniform(0, trace.length_s) + tick_s * np.arange(ticks)) % trace.length_s
-        spans = np.searchsorted(trace.starts_s, at, side="right") - 1
-        found: list[bool] = (np.asarray(trace.nodes)[spans] >= nodes).tolist()
-        return found
-    known = offer.history
-    if known.down_s <= 0 or known.taken <= 0:
-        return [True] * ticks
-    up_s, down_s = known.up_s / known.taken, known.down_s / known.taken
-    there: list[bool] = []
-    now = bool(luck.random() < known.up_s / (known.up_s + known.down_s))
-    while len(there) < ticks:
-        length = max(round(luck.exponential(up_s if now else down_s) / tick_s), 1)
-        there += [now] * length
-        now = not now
-    return there[:ticks]
+def _there(offer: Offer, nodes: int, upto_s: float, wanted: Wanted, number: int) -> Iterator[Span]:
+    """Return when all nodes are there, drawn or from the trace."""
+    if wanted.trace is None:
+        return drawn(offer.history, wanted.seed, number)
+    start_s = draw_start_s(wanted.trace, wanted.seed, number)
+    return of_trace(wanted.trace, nodes, start_s, upto_s)

@@ -65,13 +65,13 @@ def lines(found: Ranking) -> Iterator[str]:
 def _mix(best: Ranked, by_s: float) -> str:
     """Say how to mix spot and on-demand, and when to leave spot for good."""
     assert best.fallback
-    need_s = best.lived.wall_s.max() + best.restart_s
+    need_s = best.lived.wall_s.max() + 2 * best.restart_s
     leave_s = max(by_s - need_s, 0.0)
     dear = best.fallback
     return (
         f"start on spot; {100 * best.spot_share:.0f} % of the rented hours are spot. On-demand "
         f"from {dear.label} at {dear.row.usd_per_hour:g} USD fills gaps when the spot to be "
         "expected is not enough. Switch to it for good when the time left is the work left and one "
-        f"restart ({format_duration(best.restart_s)}): with nothing done, {leave_s / DAY_S:.3g} "
-        "days after the start"
+        f"restart ({format_duration(best.restart_s)}), or two if spot is not in use: with nothing "
+        f"done, {leave_s / DAY_S:.3g} days after the start"
     )
