@@ -17,7 +17,6 @@ from penstock.plan.life.life import DAY_S
 from penstock.plan.life.pace import save_pace
 from penstock.plan.life.times import NOTICED_S
 from penstock.plan.plan import Plan
-from penstock.plan.power import power
 from penstock.policy import hang
 from penstock.policy.shrink import WAYS, speed_with
 from penstock.run.clusters.file import FailuresSection
@@ -29,8 +28,6 @@ from penstock.simulate.traces import Trace
 PUBLISHED_NODE = 8  # accelerators of the nodes that published rates count
 PERSON_S = 3600.0  # until somebody starts a run that gave up (estimated)
 CUT_S = 1200.0  # mean length of a cut between sites (estimated)
-# A site that lacks power runs at lower clocks; power falls with their third power.
-CLOCKS = 1 / 3
 LONGEST = 100.0  # times its undisturbed length: a life beyond it would never end
 
 
@@ -105,12 +102,11 @@ def conditions(
     job, step, cost = plan.job, plan.step, plan.life.recovery
     nodes, guard = plan.life.nodes, run.guard
     _refuse(run, given, nodes, days)
-    slow = 1 / _power_share(plan)
-    step_s = measured.step_s if measured else step.step_s * slow
+    step_s = measured.step_s if measured else step.step_s
     pace = save_pace(run, step_s, cost)
     interval_s = max(pace.interval_s, cost.save_s)
     work_s = plan.life.steps * step_s
-    evaluate_s = plan.life.evaluate_s * slow
+    evaluate_s = plan.life.evaluate_s
     seen = hang.RankObservation(0, "forward", 1, 0.0)
     own = Conditions(
         ranks=job.layout.ranks,
@@ -205,13 +201,3 @@ def _refuse(run: Run, given: FailuresSection, nodes: int, days: float | None) ->
         )
     if days is not None and not 0 < days <= 36525:
         raise PenstockError(f"--days {days:g}: out of range; write more than 0 and at most 36525")
-
-
-def _power_share(plan: Plan) -> float:
-    """Return the speed that the power of the site allows, of the full one."""
-    machine = plan.job.machine
-    draw = power.power_draw(machine, plan.step, machine.cooling)
-    if draw is None or machine.power_limit_w is None:
-        return 1.0
-    needed = draw.by_cause[Cause.COMPUTE] * plan.job.layout.ranks * (machine.pue or 1.0)
-    return min(1.0, machine.power_limit_w / needed) ** CLOCKS

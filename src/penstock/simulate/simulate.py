@@ -11,6 +11,7 @@ from penstock.plan.hardware.cluster import ResolvedMachine, here_file, machine_f
 from penstock.plan.life.life import DAY_S
 from penstock.plan.make import make
 from penstock.plan.plan import Plan
+from penstock.plan.power.site import under_feed
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.clusters.load import load_cluster
 from penstock.run.schema.run import Run
@@ -106,7 +107,10 @@ def simulate(
 def planned(
     run: Run, given: FailuresSection, found: ResolvedMachine | None = None
 ) -> tuple[Plan, ResolvedMachine]:
-    """Plan the run on its machine, with the failure rates that are stated."""
+    """Plan the run on its machine, with the failure rates that are stated.
+
+    At a site that cannot feed all accelerators at once, each of them has a power limit.
+    """
     found = found or machine_for(run)
     own = found.machine
     stated = replace(
@@ -116,7 +120,8 @@ def planned(
         repair_s=given.repair or own.repair_s,
         stall_s=own.stall_s if given.stall is None else given.stall,
     )
-    found = replace(found, machine=stated)
+    fed, limited = under_feed(stated)
+    found = replace(found, machine=fed, warnings=(*found.warnings, *filter(None, [limited])))
     return make(run, found.machine, found.warnings), found
 
 

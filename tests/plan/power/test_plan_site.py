@@ -16,7 +16,14 @@ from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.power.limits import SiteLimit
 from penstock.plan.power.power import NETWORK_W, node_power
 from penstock.plan.power.racks import unit_of
-from penstock.plan.power.site import cap_for, fitting, power_notes, site_limits, use_of
+from penstock.plan.power.site import (
+    cap_for,
+    fitting,
+    power_notes,
+    site_limits,
+    under_feed,
+    use_of,
+)
 from penstock.run.clusters.file import ClusterFile
 
 KNOWN = [a.name for a in accelerators.TABLE if a.tdp_w and a.link != "none"]
@@ -77,6 +84,28 @@ def test_a_little_too_much_is_offered_a_power_limit_that_does_fit() -> None:
     assert 200 <= cap_w < 700
     assert limit(capped(machine, cap_w), "site.power_limit_w").fits
     assert not limit(capped(machine, cap_w + 20), "site.power_limit_w").fits
+
+
+def test_an_underfed_machine_gets_the_limit_that_the_refusal_names() -> None:
+    machine = cluster(nodes=256, power_limit_w="2 MW")
+    fed, words = under_feed(machine)
+    named = float(limit(machine, "site.power_limit_w").nearest[1].split("limit of ")[1].split()[0])
+    assert fed == capped(machine, named)
+    assert f"a limit of {named:.0f} W" in words
+    assert limit(fed, "site.power_limit_w").fits
+    assert under_feed(fed) == (fed, "")
+    with pytest.raises(PenstockError, match="704 of the 2,048 accelerators"):
+        under_feed(cluster(nodes=256, power_limit_w="0.8 MW"))
+
+
+def test_a_lower_limit_replaces_one_and_a_higher_one_does_not() -> None:
+    machine = cluster()
+    lower = capped(machine, 300)
+    again = capped(capped(machine, 500), 300)
+    assert again.matmul_flops == pytest.approx(lower.matmul_flops)
+    assert again.memory_bytes_per_s == pytest.approx(lower.memory_bytes_per_s)
+    assert (again.cap_w, again.capped) == (lower.cap_w, lower.capped)
+    assert capped(lower, 500) == lower
 
 
 def test_racks_hold_what_their_feed_and_their_places_allow() -> None:

@@ -52,7 +52,7 @@ def least_share(accelerator: str) -> float:
 
 
 def capped(machine: Machine, cap_w: float) -> Machine:
-    """Return the machine with this limit set on each of its accelerators."""
+    """Return the machine with this limit set on each of its accelerators; a lower one stays."""
     if machine.tdp_w is None:
         raise PenstockError(
             f"accelerator.cap_w = {cap_w:g}: the TDP of {machine.accelerator} is not known; write "
@@ -70,12 +70,15 @@ def capped(machine: Machine, cap_w: float) -> Machine:
             f"accelerator.cap_w = {cap_w:g}: {share:.0%} of the TDP of {machine.tdp_w:g} W, below "
             f"what drivers set; write at least {least * machine.tdp_w:.0f}"
         )
-    matmul = speed_at("matmul", machine.accelerator, share)
-    traffic = speed_at("memory", machine.accelerator, share)
+    before = 1.0 if machine.cap_w is None else machine.cap_w / machine.tdp_w
+    if share >= before:
+        share = before
+    matmul, slower = (speed_at("matmul", machine.accelerator, each) for each in (share, before))
+    traffic, later = (speed_at("memory", machine.accelerator, each) for each in (share, before))
     return replace(
         machine,
-        cap_w=min(cap_w, machine.tdp_w),
+        cap_w=share * machine.tdp_w,
         capped=matmul,
-        matmul_flops={kind: rate * matmul for kind, rate in machine.matmul_flops.items()},
-        memory_bytes_per_s=machine.memory_bytes_per_s * traffic,
+        matmul_flops={kind: rate * matmul / slower for kind, rate in machine.matmul_flops.items()},
+        memory_bytes_per_s=machine.memory_bytes_per_s * traffic / later,
     )

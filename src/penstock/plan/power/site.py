@@ -12,7 +12,7 @@ from typing import Any
 from penstock.catalog import cooling, nodes
 from penstock.catalog.cooling import HallCooling
 from penstock.errors import PenstockError
-from penstock.plan.hardware.cap import least_share, speed_at
+from penstock.plan.hardware.cap import capped, least_share, speed_at
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.power.limits import SiteLimit, amount
 from penstock.plan.power.power import (
@@ -172,8 +172,7 @@ def _feed(machine: Machine, use: SiteUse, limit_w: float) -> SiteLimit:
     where = f" at each of {use.sites} sites" if use.sites > 1 else ""
     near = []
     if use.busy_w > limit_w:
-        each_w = limit_w / use.accelerators / (machine.pue or 1.0) - network_watts(machine)
-        near = [_fewer(machine, use), _cap(machine, each_w * machine.per_node)]
+        near = [_fewer(machine, use), _cap(machine, _node_w(machine, use, limit_w))]
     return SiteLimit(
         "power",
         "site.power_limit_w",
@@ -185,6 +184,35 @@ def _feed(machine: Machine, use: SiteUse, limit_w: float) -> SiteLimit:
         tuple(filter(None, near)),
         use.rated_w,
     )
+
+
+def _node_w(machine: Machine, use: SiteUse, limit_w: float) -> float:
+    """Return the watts that the feed has for each node."""
+    each_w = limit_w / use.accelerators / (machine.pue or 1.0) - network_watts(machine)
+    return each_w * machine.per_node
+
+
+def under_feed(machine: Machine) -> tuple[Machine, str]:
+    """Return the machine with the power limit that the feed of its site allows, and words for it.
+
+    The limit is the one that `plan` advises, and so is what it leaves of the speed. A site that
+    feeds all of them leaves the machine as it is, and says nothing.
+    """
+    use, limit_w = use_of(machine), machine.power_limit_w
+    if use is None or limit_w is None or use.busy_w <= limit_w:
+        return machine, ""
+    cap_w = cap_for(machine, _node_w(machine, use, limit_w))
+    fewer = _fewer(machine, use)
+    if cap_w is None:
+        raise PenstockError(
+            f"site.power_limit_w: the feed gives {amount(limit_w, 'W')}, and the machines draw more "
+            f"under the lowest power limit that was measured. {fewer or 'Not one node fits'}"
+        )
+    words = (
+        f"site.power_limit_w: the feed gives {amount(limit_w, 'W')} of {amount(use.busy_w, 'W')}; "
+        f"every accelerator is taken to run under a limit of {floor(cap_w)} W (accelerator.cap_w)"
+    )
+    return capped(machine, floor(cap_w)), words
 
 
 def _rack(machine: Machine, unit: RackUnit, limit_w: float) -> SiteLimit:

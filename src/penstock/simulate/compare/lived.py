@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.plan.assemble import STEPPING
 from penstock.plan.cost.cost import HourlyPrice, price_of
 from penstock.plan.plan import Plan
+from penstock.plan.power.site import site_limits
 from penstock.policy.spot import UNKNOWN, SpotHistory
 from penstock.run.clusters.price import PriceSection
 from penstock.simulate.compare.candidates import RENTED, Candidate
@@ -105,6 +106,9 @@ class Lived:
 
 def live(candidate: Candidate, asked: Question) -> Lived | str:
     """Live the run on a cluster; return why, where it cannot run there."""
+    refused = [each.line() for each in site_limits(candidate.found.machine) if not each.fits]
+    if refused:
+        return "; ".join(refused)
     try:
         done = simulate(candidate.run, asked, candidate.failures, candidate.found)
     except PenstockError as error:
