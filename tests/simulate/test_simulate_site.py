@@ -1,4 +1,4 @@
-"""Lives at a site that lacks power: the power limit that `plan` advises, with its speed and draw."""
+"""Lives at a site that lacks power: the limit that `plan` advises, with its speed and draw."""
 
 from pathlib import Path
 

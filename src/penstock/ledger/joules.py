@@ -128,15 +128,45 @@ def joules_by_cause(
     each gets its part by seconds × `watts`. A span in which nobody did anything counts as
     `startup`.
     """
-    level = np.array([watts[cause] for cause in Cause])
     known = spans.known
     if not len(known.start):
         return dict.fromkeys(Cause, 0.0)
+    share = cause_shares(known, edges, done, watts)
+    return dict(zip(Cause, (known.joules @ share).tolist(), strict=True))
+
+
+def cause_shares(
+    known: EnergySpans, edges: np.ndarray, done: np.ndarray, watts: Mapping[Cause, float]
+) -> np.ndarray:
+    """Return the part of each cause in the energy of each span: [spans, causes]."""
+    level = np.array([watts[cause] for cause in Cause])
     before, after = (
         np.array([np.interp(t, edges, column) for column in done.T]).T
         for t in (known.start, known.end)
     )
     weight = np.maximum(after - before, 0.0) * level
     weight[weight.sum(axis=1) <= 0, list(Cause).index(Cause.STARTUP)] = 1.0
-    share = weight / weight.sum(axis=1, keepdims=True)
-    return dict(zip(Cause, (known.joules @ share).tolist(), strict=True))
+    found: np.ndarray = weight / weight.sum(axis=1, keepdims=True)
+    return found
+
+
+def cut_at(spans: EnergySpans, cuts: np.ndarray) -> EnergySpans:
+    """Return the spans cut at these moments; each part has its share of the joules by length."""
+    first = np.searchsorted(cuts, spans.start, side="right")
+    last = np.searchsorted(cuts, spans.end, side="left")
+    parts = np.maximum(last - first, 0) + 1
+    place = np.repeat(np.arange(len(parts)), parts)  # the span of each part
+    number = np.arange(len(place)) - np.repeat(np.cumsum(parts) - parts, parts)
+    if not len(cuts):
+        return spans
+    at = np.clip(first[place] + number, 0, len(cuts) - 1)
+    before = np.clip(first[place] + number - 1, 0, len(cuts) - 1)
+    start = np.where(number == 0, spans.start[place], cuts[before])
+    end = np.where(number == parts[place] - 1, spans.end[place], cuts[at])
+    share = np.divide(
+        end - start,
+        spans.seconds[place],
+        where=spans.seconds[place] > 0,
+        out=np.ones(len(place)),
+    )
+    return EnergySpans(start, end, spans.joules[place] * share, spans.measured[place])

@@ -39,9 +39,10 @@ from penstock.ledger.journal.records import (
     header,
 )
 from penstock.ledger.journal.rollups import rollup
-from penstock.plan.cost.rates import of_machine
+from penstock.plan.cost.rates import hours_written, of_machine
 from penstock.run.folder import RunFolder
 from penstock.run.save import save
+from penstock.simulate.conditions import Conditions
 from penstock.simulate.record import AttemptRecord, Recorder, Segment
 from penstock.simulate.result import Simulation
 from penstock.simulate.simulate import record_life
@@ -88,9 +89,16 @@ def _launch_record(done: Simulation) -> dict[str, Any]:
         "steps": plan.life.steps,
         "batch_tokens": plan.step.tokens,
         "sequence": job.sequence,
-        "rates": of_machine(done.run, job.machine).to_json(),
+        "rates": of_machine(done.run, job.machine).to_json() | _hours(own),
         "predicted": plan.to_json(),
     }
+
+
+def _hours(own: Conditions) -> dict[str, Any]:
+    """Return the hours of the life, whose clock is not that of the journal."""
+    if own.hours is None:
+        return {}
+    return hours_written(own.hours.curve, own.hours.begins_s - T0)
 
 
 def write_journal(record: Recorder, done: Simulation, folder: Path) -> None:

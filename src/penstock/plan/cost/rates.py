@@ -13,6 +13,7 @@ from penstock.plan.cost.cost import price_of
 from penstock.plan.hardware.cluster import machine_for, machine_of, placed
 from penstock.plan.hardware.machine import Machine
 from penstock.run.clusters.file import ClusterFile
+from penstock.run.hours import HourlyCurve, read_hours
 from penstock.run.schema.run import Run
 
 
@@ -91,5 +92,15 @@ def of(run: Run) -> CostRates:
 
 
 def written(run: Run) -> dict[str, Any]:
-    """Return the rates of a launch and the machine that they are for, as JSON."""
-    return {**of(run).to_json(), "seen": take_inventory().fingerprint}
+    """Return the rates of a launch and the machine that they are for, as JSON; with the hours of
+    its site, so that a report needs no other file.
+    """
+    budget, found = run.budget, {**of(run).to_json(), "seen": take_inventory().fingerprint}
+    if budget.hours_csv is None:
+        return found
+    return found | hours_written(read_hours(budget.hours_csv, budget.hours_zone))
+
+
+def hours_written(curve: HourlyCurve, ahead_s: float = 0.0) -> dict[str, Any]:
+    """Return hours as JSON; `ahead_s` is their clock over that of the run's journal."""
+    return {"hours": {**curve.to_json(), "ahead_s": ahead_s}}

@@ -205,8 +205,8 @@ def under_feed(machine: Machine) -> tuple[Machine, str]:
     fewer = _fewer(machine, use)
     if cap_w is None:
         raise PenstockError(
-            f"site.power_limit_w: the feed gives {amount(limit_w, 'W')}, and the machines draw more "
-            f"under the lowest power limit that was measured. {fewer or 'Not one node fits'}"
+            f"site.power_limit_w: the feed gives {amount(limit_w, 'W')}, and the machines draw "
+            f"more under the lowest power limit that was measured. {fewer or 'Not one node fits'}"
         )
     words = (
         f"site.power_limit_w: the feed gives {amount(limit_w, 'W')} of {amount(use.busy_w, 'W')}; "

@@ -1,7 +1,8 @@
 """The cost of a run: USD, kWh and gCO2e, so far, to go, and by cause.
 
 USD are time × price, or kilowatt-hours × the site's price; gCO2e are kilowatt-hours × the site's
-factor. Without a price or a site the number is left out, and the notes say which field to set.
+factor. A run by hours (`budget.hours_csv`) has the price and the factor of each hour. Without a
+price or a site the number is left out, and the notes say which field to set.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from penstock.plan.job.outcome import STEP_CAUSES
 from penstock.plan.power.power import RESTING
 from penstock.policy.restart import EARLY
 from penstock.watch.facts.energy import Energy, energy_of
+from penstock.watch.facts.hourly import HourlyBill, bill_by_hours, hours_of
 from penstock.watch.facts.rates import rates_of
 from penstock.watch.facts.run_view import RunView
 
@@ -54,6 +56,8 @@ class Costs:
     gco2e_by_cause: ByCause | None
     kwh: float | None  # of the site if its PUE is known, else of the machines
     kwh_to_go: float | None
+    market_gco2e: float | None  # by contracts; only where a file of hours has it
+    market_gco2e_to_go: float | None
     notes: tuple[str, ...]
     ledger: Ledger  # seconds, joules (of the machines), USD and gCO2e of the run so far
 
@@ -70,6 +74,8 @@ class Costs:
             "gco2e_by_cause": causes(self.gco2e_by_cause),
             "kwh": self.kwh,
             "kwh_to_go": self.kwh_to_go,
+            "market_gco2e": self.market_gco2e,
+            "market_gco2e_to_go": self.market_gco2e_to_go,
             "notes": list(self.notes),
         }
 
@@ -84,16 +90,27 @@ def costs_with(view: RunView, energy: Energy | None) -> Costs:
     rates, seconds = rates_of(view), view.account.ledger.seconds
     left_s = left_rank_s(view)
     power = _power(seconds, energy, left_s, rates)
-    usd = _by_time(seconds, left_s, rates) or _electricity(power, rates)
+    hourly = _hourly(view, energy, rates)
+    if power and hourly:
+        power = _without_pauses(power, hourly)
+    usd = _by_time(seconds, left_s, rates) or _electricity(power, rates, hourly)
     if usd and rates.usd_per_kwh_apart:
-        usd = _with_electricity(usd, power, rates.usd_per_kwh_apart)
-    carbon = _carbon(power, rates)
+        usd = _with_electricity(usd, power, rates.usd_per_kwh_apart, hourly)
+    carbon = _carbon(power, rates, hourly)
+    market = _of_hours(power, hourly, "market_gco2e", "market-based, ")
     notes = [
         f"USD: {usd.where.note}" if usd else NO_PRICE,
         f"CO2e: {carbon.where.note}" if carbon else f"CO2e: {NO_ENERGY}" if not power else NO_SITE,
     ]
     if power and not rates.pue:
         notes.append("no PUE is known: cooling of the site is not included")
+    if market:
+        notes.append(f"CO2e by contracts: {market.where.note}")
+    if hourly and hourly.off_kwh:
+        notes.append(
+            f"{hourly.off_kwh:.4g} kWh of pauses are not counted: budget.hours_paused = "
+            '"off" says that the machines are off, or at other work'
+        )
     return Costs(
         usd=usd.so_far if usd else None,
         usd_to_go=usd.to_go if usd else None,
@@ -103,6 +120,8 @@ def costs_with(view: RunView, energy: Energy | None) -> Costs:
         gco2e_by_cause=carbon.by_cause if carbon else None,
         kwh=power.so_far if power else None,
         kwh_to_go=power.to_go if power else None,
+        market_gco2e=market.so_far if market else None,
+        market_gco2e_to_go=market.to_go if market else None,
         notes=tuple(notes),
         ledger=_ledger(view.account.ledger, energy, usd, carbon),
     )
@@ -166,20 +185,51 @@ def _by_time(seconds: ByCause, left_s: float | None, rates: CostRates) -> Accrue
     )
 
 
-def _electricity(power: AccruedCost | None, rates: CostRates) -> AccruedCost | None:
+def _hourly(view: RunView, energy: Energy | None, rates: CostRates) -> HourlyBill | None:
+    """Return the bill by the hours of the run's site; None where it has none."""
+    hours = hours_of(view)
+    if hours is None or energy is None or energy.by_time is None:
+        return None
+    return bill_by_hours(energy.by_time, hours, rates.pue.value if rates.pue else 1.0)
+
+
+def _without_pauses(power: AccruedCost, hourly: HourlyBill) -> AccruedCost:
+    return replace(power, by_cause=hourly.kwh) if hourly.off_kwh else power
+
+
+def _of_hours(
+    power: AccruedCost | None, hourly: HourlyBill | None, name: str, kind: str
+) -> AccruedCost | None:
+    """Return what the hours come to. The rest is taken at the mean of the hours so far."""
+    amounts: ByCause | None = getattr(hourly, name, None)
+    if power is None or amounts is None or hourly is None:
+        return None
+    each = sum(amounts.values()) / power.so_far if power.so_far else 0.0
+    note = f"{kind}{power.so_far:.4g} kWh {hourly.words}; energy {power.where.note}"
+    to_go = None if power.to_go is None else power.to_go * each
+    return AccruedCost(amounts, to_go, Provenance(power.where.source, note))
+
+
+def _electricity(
+    power: AccruedCost | None, rates: CostRates, hourly: HourlyBill | None
+) -> AccruedCost | None:
+    if found := _of_hours(power, hourly, "usd", "electricity only, "):
+        return found
     if power is None or rates.usd_per_kwh is None:
         return None
     return _times(power, rates.usd_per_kwh, "USD", "electricity only, ")
 
 
 def _with_electricity(
-    usd: AccruedCost, power: AccruedCost | None, rate: SourcedRate
+    usd: AccruedCost, power: AccruedCost | None, rate: SourcedRate, hourly: HourlyBill | None
 ) -> AccruedCost:
     """Add the electricity of machines of one's own, whose hourly price has none in it."""
     if power is None:
         note = f"{usd.where.note}; without electricity: {NO_ENERGY}"
         return replace(usd, where=replace(usd.where, note=note))
-    paid = _times(power, rate, "USD", "electricity ")
+    paid = _of_hours(power, hourly, "usd", "electricity ") or _times(
+        power, rate, "USD", "electricity "
+    )
     to_go = None if None in (usd.to_go, paid.to_go) else (usd.to_go or 0) + (paid.to_go or 0)
     return AccruedCost(
         {cause: each + paid.by_cause.get(cause, 0.0) for cause, each in usd.by_cause.items()},
@@ -188,7 +238,11 @@ def _with_electricity(
     )
 
 
-def _carbon(power: AccruedCost | None, rates: CostRates) -> AccruedCost | None:
+def _carbon(
+    power: AccruedCost | None, rates: CostRates, hourly: HourlyBill | None
+) -> AccruedCost | None:
+    if found := _of_hours(power, hourly, "gco2e", "location-based, "):
+        return found
     if power is None or rates.gco2e_per_kwh is None:
         return None
     return _times(power, rates.gco2e_per_kwh, "gCO2e")

@@ -24,8 +24,14 @@ from penstock.ledger.journal.events import (
 from penstock.ledger.journal.read import lines_of
 from penstock.meter.clock import now
 from penstock.style import format_percent
-from penstock.watch.facts.energy_amounts import DeviceEnergy, Energy, EnergyAmount
+from penstock.watch.facts.energy_amounts import (
+    DeviceEnergy,
+    Energy,
+    EnergyAmount,
+    EnergyByTime,
+)
 from penstock.watch.facts.energy_model import HOST_BAND, PowerModel, power_model
+from penstock.watch.facts.hourly import hours_of
 from penstock.watch.facts.run_view import RunView
 
 MOST_MOMENTS = 100_000  # × ranks, at which causes are read
@@ -45,8 +51,10 @@ def energy_of(view: RunView) -> Energy | None:
     nodes = read_nodes(view.folder.journal)
     model = power_model(view, nodes)
     cpu = view.launch.device != "cuda"
+    hours = hours_of(view)
+    cuts = hours.cuts(view) if hours else np.empty(0)
     return _EnergyCalculation(
-        view, nodes, model, ("package", "dram") if cpu else ("gpu",)
+        view, nodes, model, ("package", "dram") if cpu else ("gpu",), cuts
     ).compute()
 
 
@@ -58,6 +66,7 @@ class _EnergyCalculation:
     nodes: list[NodeEnergy]
     model: PowerModel | None
     accelerators: tuple[str, ...]  # kinds
+    cuts: np.ndarray  # moments between which energy is asked for; none without hours
     devices: list[DeviceEnergy] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _done: dict[range | None, np.ndarray] = field(default_factory=dict)
@@ -106,6 +115,7 @@ class _EnergyCalculation:
             self._watts_now(),
             tuple(self.devices),
             tuple(self.notes),
+            self._by_time(own, others, bare) if len(self.cuts) > 1 else None,
         )
 
     # Meters
@@ -166,7 +176,7 @@ class _EnergyCalculation:
         edges = np.unique(np.concatenate([metered.start, metered.end]))
         most = max(100, min(2000, MOST_MOMENTS // self.view.account.ranks))
         thinned = edges[:: -(-len(edges) // most)] if len(edges) else edges
-        return np.unique(np.concatenate([thinned, np.array(self.windows).ravel()]))
+        return np.unique(np.concatenate([thinned, np.array(self.windows).ravel(), self.cuts]))
 
     def _ranks_did(self, ranks: range | None) -> np.ndarray:
         if ranks not in self._done:
@@ -209,7 +219,63 @@ class _EnergyCalculation:
                 totals[cause] += float(seconds) * watts[cause]
         return totals
 
+    def _by_time(
+        self,
+        own: list[tuple[NodeEnergy, EnergySpans]],
+        others: EnergySpans,
+        bare: list[tuple[float, float]],
+    ) -> EnergyByTime:
+        """Return the energy of the nodes between the cuts: what `by_cause` has in all."""
+        cuts, model = self.cuts, self.model
+        start, end = cuts[:-1], cuts[1:]
+        watts = model.chip_w if model else dict.fromkeys(Cause, 1.0)
+        joules = np.zeros((len(start), len(Cause)))
+        for node, spans in own:
+            for ranks, part in self._by_ranks(node, spans):
+                known = joule_spans.cut_at(part.known, cuts)
+                if len(known.start):
+                    shares = joule_spans.cause_shares(
+                        known, self.edges, self._ranks_did(ranks), watts
+                    )
+                    middle = (known.start + known.end) / 2
+                    place = np.searchsorted(cuts, middle, side="right") - 1
+                    place = np.clip(place, 0, len(start) - 1)
+                    np.add.at(joules, place, known.joules[:, None] * shares)
+        done = self._ranks_did(None)
+
+        def seconds(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+            both = [
+                [np.interp(t, self.edges, column) for column in done.T]
+                for t in (low, np.maximum(low, high))
+            ]
+            return (np.array(both[1]) - np.array(both[0])).T
+
+        level = np.array([watts[cause] for cause in Cause])
+        for low, high in bare if model else []:
+            joules += seconds(np.maximum(start, low), np.minimum(end, high)) * level
+        if model is not None:
+            rest, total_s = self._beside_w(others), sum(self.view.account.ledger.seconds.values())
+            cpu_w = others.total_j * (1 + model.losses) / total_s
+            beside = np.array([rest[cause] + cpu_w for cause in Cause])
+            joules += seconds(start, end) * beside + joules * model.losses
+        middles = (start + end) / 2
+        paused = np.zeros(len(start), bool)
+        for invocation in self.view.account.invocations:
+            for one in invocation.pauses:
+                paused |= (middles > one.start) & (middles < one.end)
+        return EnergyByTime(start, end, paused, joules)
+
     # The rest of the machines
+
+    def _beside_w(self, others: EnergySpans) -> Mapping[Cause, float]:
+        """Return the watts of a rank's share of the machines, without CPUs that are metered."""
+        assert self.model is not None
+        if not others.total_j:
+            return self.model.beside_w
+        return {
+            cause: max(0.0, watts - self.model.processors_w)
+            for cause, watts in self.model.beside_w.items()
+        }
 
     def _beside(
         self, accelerator: EnergyAmount, by_cause: Mapping[Cause, float], others: EnergySpans
@@ -219,9 +285,7 @@ class _EnergyCalculation:
         if model is None:
             return dict.fromkeys(Cause, 0.0), EnergyAmount(0.0, "estimated", 0.0, 0.0)
         cpu_j, total_s = others.total_j, sum(seconds.values())
-        beside = model.beside_w
-        if cpu_j:
-            beside = {c: max(0.0, watts - model.processors_w) for c, watts in beside.items()}
+        beside = self._beside_w(others)
         by_cause_j = {
             c: seconds[c] * (beside[c] + cpu_j * (1 + model.losses) / total_s)
             + by_cause[c] * model.losses

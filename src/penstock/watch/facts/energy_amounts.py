@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Provenance
 
@@ -50,6 +52,16 @@ class DeviceEnergy:
 
 
 @dataclass(frozen=True)
+class EnergyByTime:
+    """The joules of the nodes in each span of time, by cause: rows add up to `Energy.by_cause`."""
+
+    start: np.ndarray
+    end: np.ndarray
+    paused: np.ndarray  # whether the run waited for a better hour
+    joules: np.ndarray  # [spans, causes]
+
+
+@dataclass(frozen=True)
 class Energy:
     """The energy of a run by scope and by cause."""
 
@@ -62,6 +74,7 @@ class Energy:
     watts_now: float | None  # of the accelerators, metered; None without a fresh reading
     devices: tuple[DeviceEnergy, ...]
     notes: tuple[str, ...]
+    by_time: EnergyByTime | None = None  # of a run by the hours of its site
 
     @property
     def provenance(self) -> Provenance:

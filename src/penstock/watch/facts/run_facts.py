@@ -199,6 +199,9 @@ class RunFacts:
         if costs.gco2e is not None:
             text = _with_rest(costs.gco2e, costs.gco2e_to_go, format_mass)
             lines.append(ReportLine("CO2e", text))
+        if costs.market_gco2e is not None:
+            text = _with_rest(costs.market_gco2e, costs.market_gco2e_to_go, format_mass)
+            lines.append(ReportLine("", f"{text} by contracts"))
         return lines + [ReportLine("", note, "dim") for note in costs.notes]
 
     def output_lines(self) -> list[ReportLine]:
