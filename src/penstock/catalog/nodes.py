@@ -15,6 +15,7 @@ class Node(Fact):
     accelerator: str  # a name in the accelerators
     accelerators: int
     domain: int  # accelerators in the scale-up domain; above `accelerators` it spans nodes
+    tray: int | None  # accelerators of a compute tray, where a node is a rack of several
     nics: int | None
     nic_gbit_per_s: float | None
     scaleout_gbit_per_s: float | None  # all cards together

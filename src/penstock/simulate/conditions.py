@@ -16,6 +16,7 @@ from penstock.plan.life.failing import compare_s, replica_start_s
 from penstock.plan.life.life import DAY_S
 from penstock.plan.life.pace import save_pace
 from penstock.plan.life.times import NOTICED_S
+from penstock.plan.life.trays import NO_TRAYS, DomainTrays, trays_of
 from penstock.plan.plan import Plan
 from penstock.policy import hang
 from penstock.policy.shrink import WAYS, speed_with
@@ -72,6 +73,7 @@ class Conditions:
     cut_per_s: float
     cut_s: float
     per_failure_node: float  # accelerators of a node over those of a published one
+    trays: DomainTrays = NO_TRAYS  # of a rack-scale node
     trace: Trace | None = None
     hours: LifeHours | None = None  # before the first of them; each life has its own copy
 
@@ -148,6 +150,7 @@ def conditions(
         per_failure_node=1.0
         if given.node_mtbf or job.machine.kind == "cpu"
         else job.machine.per_node / PUBLISHED_NODE,
+        trays=replace(trays_of(job.machine), spares=given.spare_trays),
         trace=trace,
         hours=LifeHours.of(plan.hours) if plan.hours and days is None else None,
     )

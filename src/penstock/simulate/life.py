@@ -6,6 +6,7 @@ and thinning gives it a cause and a node. So a life costs by its events, not by 
 
 from bisect import bisect
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop
 from itertools import accumulate
@@ -25,6 +26,15 @@ SUMS = list(accumulate(one.share for one in CLASSES))
 INFANT_S = 21 * 86400.0  # over which new machines settle (estimated)
 
 
+@dataclass(frozen=True)
+class LostHardware:
+    """What one failure took: whole nodes, a host that no longer answers, ranks of replicas."""
+
+    nodes: int
+    host: bool
+    replicas: set[int]
+
+
 class Life(SimulatedRecovery):
     """What fails in one life, and when."""
 
@@ -39,6 +49,8 @@ class Life(SimulatedRecovery):
         super().__init__(own, rates, draws, record)
         self.node_per_s = rates.node * own.per_failure_node
         self.software_per_s = software_at(rates.software, own.nodes)
+        domain = own.trays.domain_nodes
+        self.taken = {one.name: causes.nodes_taken(one, domain) for one in CLASSES}
         self.straggler_per_s = own.nodes * causes.STRAGGLER_PER_S
         self.site_per_s = own.sites * causes.SITE_PER_S
         self._weight = self._per_s = -1.0  # of the nodes at work, and the rate of all with it
@@ -182,9 +194,7 @@ class Life(SimulatedRecovery):
             return None
         cause = self._hardware_class()
         self.count(cause)
-        place = self.pool.pick()
-        lost = self._lose(place, cause)
-        return {r for one in lost or [place] for r in self.pool.replicas_at(one)}
+        return self._lose(self.pool.pick(), cause).replicas
 
     def _hardware_class(self) -> FaultClass:
         return CLASSES[min(bisect(SUMS, self.draws.uniform()), len(CLASSES) - 1)]
@@ -233,31 +243,63 @@ class Life(SimulatedRecovery):
             return
         place = self.pool.pick()
         lost = self._lose(place, cause)
-        noticed_s = self._noticed_s(bool(lost))
+        noticed_s = self._noticed_s(lost.host)
         if self.own.live:
-            self.lose_replicas(cause, lost or [place], noticed_s)
+            self.lose_replicas(cause, lost.replicas, noticed_s)
         else:
             # A copy in memory outlives one node of several: it has a second copy on another.
-            alone = self.own.nodes == 1 and bool(lost)
-            self.stop_all(cause, noticed_s, durable=alone or len(lost) > 1)
+            alone = self.own.nodes == 1 and lost.nodes == 1
+            self.stop_all(cause, noticed_s, durable=alone or lost.nodes > 1)
 
-    def _lose(self, place: int, cause: FaultClass) -> list[int]:
-        """Take the nodes of a failure out; return their places: none when the node can go on."""
+    def _lose(self, place: int, cause: FaultClass) -> LostHardware:
+        """Take what a failure costs out: nothing, when the node can go on; a tray; or nodes."""
         pool = self.pool
         stays = self.draws.uniform() < cause.stays
-        if cause.nodes == 1:
+        taken = self.taken[cause.name]
+        if self.own.trays.tray and cause.name in causes.OF_A_TRAY:
+            if stays or not pool.waiting or self._spare_tray(place):
+                return self._lose_tray(place, stays)
+            places = [place]  # a spare node stands in for the whole of it
+        elif taken == 1:
             left_out = pool.judge(place, cause, not stays, self.account.t)
             places = [] if stays and not left_out else [place]
+        elif stays:
+            places = []
         else:
-            first = place // cause.nodes * cause.nodes
-            block = range(first, min(first + cause.nodes, self.own.nodes))
+            first = place // taken * taken
+            block = range(first, min(first + taken, self.own.nodes))
             places = [one for one in block if one not in pool.open]
+        hit = {replica for one in places or [place] for replica in pool.replicas_at(one)}
         mean_s = self.own.repair_s if cause.repair_s is None else cause.repair_s
         for one in places:
             node = pool.remove(one)
             back_t = self.account.t + self.draws.exponential() * mean_s
             self.schedule(back_t, partial(self._node_back, node))
-        return places
+        return LostHardware(len(places), bool(places), hit)
+
+    def _spare_tray(self, place: int) -> bool:
+        """Tell whether the domain of a node still has a tray that stands by."""
+        return self.pool.trays_out.get(self.pool.node_at(place), 0) < self.own.trays.spares
+
+    def _lose_tray(self, place: int, stays: bool) -> LostHardware:
+        """Let a tray of a rack fail: its domain goes on with a spare one, or without it."""
+        pool, trays = self.pool, self.own.trays
+        if stays:
+            return LostHardware(0, False, {*pool.replicas_of_tray(place, trays.tray)})
+        node = pool.node_at(place)
+        hit = pool.lose_tray(place, trays.spares, trays.tray)
+        back_t = self.account.t + self.draws.exponential() * self.own.repair_s
+        self.schedule(back_t, partial(self._tray_back, place, node))
+        return LostHardware(0, True, {*(hit or pool.replicas_of_tray(place, trays.tray))})
+
+    def _tray_back(self, place: int, node: int) -> None:
+        """Take a repaired tray back, where its domain goes on without it."""
+        if not self.pool.tray_back(place, node) or not self.working:
+            return
+        if self.own.live:
+            self.start_replicas()
+        else:
+            self.regroup_if_due()
 
     def _node_back(self, node: int) -> None:
         """Take a repaired node back: as a spare, or where one is missing."""

@@ -33,7 +33,9 @@ class NodePool:
         self.open: set[int] = set()  # places without a node
         self.gone: set[int] = set()  # nodes in quarantine
         self.benched: list[int] = []  # those of them that are repaired
-        self.lacking: dict[int, int] = {}  # open places by replica
+        self.lacking: dict[int, int] = {}  # open places and lost trays by replica
+        self.trays_out: dict[int, int] = {}  # by node: those in repair, and those that stand in
+        self.short: dict[int, list[range]] = {}  # by place: replicas of each tray that is missing
         # A node's own strikes decide about it, so that each has a state of its own.
         self._strikes: dict[int, QuarantineState] = {}
         self._at: dict[int, int] = {}  # place -> node, where it is not its first one
@@ -67,6 +69,42 @@ class NodePool:
         nodes, replicas = self.nodes, self.replicas
         return range(place * replicas // nodes, -(-(place + 1) * replicas // nodes))
 
+    def lose_tray(self, place: int, spares: int, tray: int) -> range:
+        """Take one tray out of a node that stays; return the replicas that go on without it, none
+        where a spare tray stands in.
+        """
+        node = self.node_at(place)
+        self.trays_out[node] = self.trays_out.get(node, 0) + 1
+        if self.trays_out[node] <= spares:
+            return range(0)
+        replicas = self.replicas_of_tray(place, tray)
+        self.short.setdefault(place, []).append(replicas)
+        for replica in replicas:
+            self.lacking[replica] = self.lacking.get(replica, 0) + 1
+        return replicas
+
+    def tray_back(self, place: int, node: int) -> bool:
+        """Take a repaired tray back into its node; return whether one was missing there."""
+        if self.node_at(place) != node or place in self.open or not self.trays_out.get(node):
+            return False  # the whole node went to repair meanwhile
+        self.trays_out[node] -= 1
+        if place not in self.short:
+            return False
+        self._fill_tray(place)
+        return True
+
+    def _fill_tray(self, place: int) -> None:
+        for replica in self.short[place].pop():
+            self._less_lacking(replica)
+        if not self.short[place]:
+            del self.short[place]
+
+    def replicas_of_tray(self, place: int, tray: int) -> range:
+        """Return the replicas that have ranks on one tray of a node, drawn at random."""
+        number = int(self.draws.uniform() * (self.per_node // tray))
+        first, total = place * self.per_node + number * tray, self.nodes * self.per_node
+        return range(first * self.replicas // total, -(-(first + tray) * self.replicas // total))
+
     def judge(self, place: int, cause: FaultClass, lost: bool, t_s: float) -> bool:
         """Count a failure against its node by the policy; return whether the node is left out."""
         node = self.node_at(place)
@@ -80,6 +118,9 @@ class NodePool:
     def remove(self, place: int) -> int:
         """Take the node from its place."""
         node = self.node_at(place)
+        while place in self.short:
+            self._fill_tray(place)
+        self.trays_out.pop(node, None)
         self.open.add(place)
         for replica in self.replicas_at(place):
             self.lacking[replica] = self.lacking.get(replica, 0) + 1
@@ -97,14 +138,17 @@ class NodePool:
         """Put a node into an open place."""
         self.open.remove(place)
         for replica in self.replicas_at(place):
-            self.lacking[replica] -= 1
-            if not self.lacking[replica]:
-                del self.lacking[replica]
+            self._less_lacking(replica)
         self._at[place], self._place[node] = node, place
         if node in self.lemons:
             self._index[node] = len(self._active)
             self._active.append(node)
         self._weigh()
+
+    def _less_lacking(self, replica: int) -> None:
+        self.lacking[replica] -= 1
+        if not self.lacking[replica]:
+            del self.lacking[replica]
 
     def replace_open(self) -> list[int]:
         """Fill open places with spares, as the policy chooses; return the places filled.

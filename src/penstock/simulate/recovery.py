@@ -5,11 +5,10 @@ a real run: restart, quorum, spares, shrink and preempt.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import heappop, heappush
-from itertools import chain
 from math import ceil, inf
 
 from penstock.plan.life.causes import PREEMPTION, FaultClass
@@ -237,10 +236,11 @@ class SimulatedRecovery(ABC):
             self.pool.replace_open()
             self.result.fewest_spares = min(self.result.fewest_spares, len(self.pool.waiting))
         account.speed = account.active = 1.0
-        if not (self.pool.open or self.withdrawn or self.dark):
+        if not (self.pool.open or self.pool.short or self.withdrawn or self.dark):
             return True
         out = len(self.pool.open) + self.withdrawn
-        left = min(own.ranks, (own.nodes - out) * own.per_node)
+        trays = sum(map(len, self.pool.short.values()))
+        left = min(own.ranks, (own.nodes - out) * own.per_node - trays * own.trays.tray)
         left -= own.ranks * self.dark // own.sites
         fit = shrink.fit_to_ranks(own.layout, max(left, 0))
         if fit is None:
@@ -269,11 +269,11 @@ class SimulatedRecovery(ABC):
 
     # --- Live mode: the other replicas go on ---
 
-    def lose_replicas(self, cause: FaultClass, places: Iterable[int], noticed_s: float) -> None:
+    def lose_replicas(self, cause: FaultClass, replicas: set[int], noticed_s: float) -> None:
         """Go on without the replicas that a failure hit, as the quorum decides."""
         own, account = self.own, self.account
         since = account.t
-        hit = set(chain.from_iterable(map(self.pool.replicas_at, places))) - self.missing
+        hit = replicas - self.missing
         if not self._quorum_goes_on(hit):
             self.stop_all(cause, noticed_s)
             return

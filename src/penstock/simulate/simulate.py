@@ -118,6 +118,7 @@ def planned(
         node_mtbf_s=given.node_mtbf or own.node_mtbf_s,
         software_mtbf_s=given.software_mtbf or own.software_mtbf_s,
         repair_s=given.repair or own.repair_s,
+        spare_trays=given.spare_trays,
         stall_s=own.stall_s if given.stall is None else given.stall,
     )
     fed, limited = under_feed(stated)

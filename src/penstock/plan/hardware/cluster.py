@@ -36,7 +36,7 @@ PROBE = "`penstock probe` measures it"
 # What no probe measures: somebody wrote it.
 STATED = frozenset(
     {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour", "price", "water_l_per_kwh"}
-    | {"node_mtbf_s", "software_mtbf_s", "repair_s", "stall_s"}
+    | {"node_mtbf_s", "software_mtbf_s", "repair_s", "stall_s", "spare_trays"}
     | {"power_limit_w", "rack_limit_w", "racks", "cooling", "hall", "host_w"}
     | {"site_bytes_per_s", "site_hop_s"}
 )
@@ -334,6 +334,7 @@ def _given(file: ClusterFile) -> dict[str, Any]:
         "software_mtbf_s": file.failures.software_mtbf,
         "repair_s": file.failures.repair,
         "stall_s": file.failures.stall,
+        "spare_trays": file.failures.spare_trays,
         "power_limit_w": file.site.power_limit_w,
         "rack_limit_w": file.site.rack_limit_w,
         "racks": file.site.racks,

@@ -105,6 +105,7 @@ class Machine:
     node_mtbf_s: float | None = None
     software_mtbf_s: float | None = None  # of a run, whatever its size
     repair_s: float | None = None  # until a lost node is back
+    spare_trays: int = 0  # compute trays of each rack-scale node that stand by
     stall_s: float | None = None  # measured, from a failure until steps go on
     start_factor: float = 1.0  # starts of earlier runs on it, over the model's
     evaluate_factor: float = 1.0

@@ -15,6 +15,8 @@ FaultCause = Literal[
     "accelerator", "node", "switch", "power", "cooling", "corruption", "site", "software", "cut",
     "preemption",
 ]  # fmt: skip
+# What breaks in one compute tray of a rack, and nowhere else in it.
+OF_A_TRAY: tuple[FaultCause, ...] = ("accelerator", "node")
 YEAR_S = 365.25 * 86400.0
 
 
@@ -52,6 +54,17 @@ HANG_SHARE = 0.1
 # Silent corruption that every replica took over is found late: by its loss (estimated).
 LATE_SHARE, LATE_S = 0.5, 2 * 3600.0
 LEMONS = 0.05  # 3 of 63 nodes caused half of the exclusions (Lablup)
+
+
+def nodes_taken(cause: FaultClass, domain_nodes: int) -> int:
+    """Return the nodes that one failure takes along, where a rack-scale domain has so many nodes.
+
+    The switches and supplies of such a rack are its own. 0 is for other nodes.
+    """
+    if not domain_nodes:
+        return cause.nodes
+    racks = {"switch": 1, "power": 1, "cooling": ROW_NODES // RACK_NODES}.get(cause.name, 0)
+    return racks * domain_nodes or cause.nodes
 
 
 @cache

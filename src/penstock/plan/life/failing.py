@@ -17,6 +17,7 @@ from penstock.plan.life.pace import SavePace
 from penstock.plan.life.rates import FailureRates, software_at
 from penstock.plan.life.recovery import RecoveryCosts, nodes_of
 from penstock.plan.life.times import GROWTH, NOTICED_S, REGROUP_S
+from penstock.plan.life.trays import trays_of
 from penstock.policy import hang, shrink
 from penstock.run.schema.run import Run
 
@@ -45,6 +46,8 @@ class _Sums:
     out: float = 0.0  # nodes in repair
     back_per_s: float = 0.0  # nodes that come back
     starting: float = 0.0  # replicas of live mode that start
+    trays_out: float = 0.0  # of rack-scale domains that go on without them
+    trays_back_per_s: float = 0.0
 
     def add(self, per_s: float, down_s: float, redo_s: float) -> None:
         self.per_s += per_s
@@ -70,6 +73,7 @@ def failure_loss(
     late_s = pace.interval_s / 2 + min(cost.save_s, pace.interval_s)  # to the newest safe save
     near_s = pace.fast_steps * step_s / 2 if pace.fast_steps else late_s
     load_s = 0.0 if pace.fast_steps else cost.load_s
+    trays = trays_of(machine)
     sums, node_per_s = (
         _Sums(),
         rates.node * _rotation(rates.node, nodes, run.guard.spares, length_s),
@@ -83,29 +87,36 @@ def failure_loss(
                 late_s + _found_late_s(run, lay.replicate, pace, step_s),
             )
             continue
-        taken, lost = min(cause.nodes, nodes), 1 - cause.stays
+        taken, lost = min(causes.nodes_taken(cause, trays.domain_nodes), nodes), 1 - cause.stays
         noticed_s = lost * run.guard.timeout + cause.stays * ended_s
         repair_s = cause.repair_s or machine.repair_s or causes.REPAIR_S
-        sums.out += per_s * lost * taken * repair_s
-        sums.back_per_s += per_s * lost * taken
+        share = 1.0  # of a node, that it takes along
+        if trays.tray and cause.name in causes.OF_A_TRAY:
+            share = trays.tray / machine.per_node
+            if not trays.spares and not run.guard.spares:
+                sums.trays_out += per_s * lost * repair_s
+                sums.trays_back_per_s += per_s * lost
+        if share == 1.0 or (run.guard.spares and not trays.spares):
+            sums.out += per_s * lost * taken * repair_s
+            sums.back_per_s += per_s * lost * taken
         if live:
-            hit = max(taken * lay.replicate / nodes, 1.0)
+            hit = max(taken * share * lay.replicate / nodes, 1.0)
             sums.starting += per_s * hit * replica_start_s(cost, nodes, lay.replicate)
             sums.add(per_s, noticed_s + 2 * REGROUP_S, step_s / 2)
             continue
-        durable = 1.0 if taken > 1 else lost if nodes == 1 else 0.0
+        durable = lost if taken > 1 or (nodes == 1 and share == 1.0) else 0.0
         down_s = noticed_s + cost.again_s + durable * cost.load_s + (1 - durable) * load_s
         sums.add(per_s, down_s, durable * late_s + (1 - durable) * near_s)
     software = software_at(rates.software, nodes)
     sums.add(software, ended_s + cost.again_s + load_s, near_s)
     sums.add(causes.SITE_PER_S, (SITE.repair_s or 0.0) + cost.again_s + cost.load_s, late_s)
-    speed, active, short = _strength(job, nodes, run.guard.spares, sums, live, length_s)
+    speed, active, short = _strength(job, nodes, run.guard.spares, sums, live, length_s, trays.tray)
     stall_s = machine.stall_s
     return FailureLoss(
         per_s=sums.per_s,
         down_s=stall_s if stall_s is not None else sums.down / sums.per_s,
         redo_s=sums.redo / sums.per_s,
-        regroups_per_s=0.0 if live else sums.back_per_s * short,
+        regroups_per_s=0.0 if live else sums.back_per_s * short + sums.trays_back_per_s,
         speed=speed,
         active=active,
         straggling=straggling_speed(nodes * causes.STRAGGLER_PER_S * causes.STRAGGLER_S),
@@ -155,7 +166,7 @@ def _found_late_s(run: Run, replicas: int, pace: SavePace, step_s: float) -> flo
 
 
 def _strength(
-    job: Job, nodes: int, spares: int, sums: _Sums, live: bool, length_s: float
+    job: Job, nodes: int, spares: int, sums: _Sums, live: bool, length_s: float, tray: int
 ) -> tuple[float, float, float]:
     """Return the mean speed and the mean share of ranks that work, over the number of nodes in
     repair; and how often a node that comes back finds its place open.
@@ -169,11 +180,17 @@ def _strength(
         # the repair waits to its end, however short it is itself.
         repair_s = sums.out / sums.back_per_s
         mean *= 1 + repair_s / length_s * expm1(-length_s / repair_s)
+    trays = sums.trays_out
+    if trays:
+        repair_s = trays / sums.trays_back_per_s
+        trays *= 1 + repair_s / length_s * expm1(-length_s / repair_s)
     if live:
         per_node = max(lay.replicate / nodes, 1.0)
         open_ = sum(p * (out - spares) for out, p in _poisson(mean) if out > spares)
-        lacking = -lay.replicate * expm1(-open_ * per_node / lay.replicate)
-        up = [(p, max(lay.replicate - gone, 1)) for gone, p in _poisson(sums.starting + lacking)]
+        of_tray = max(lay.replicate * tray / (nodes * job.machine.per_node), 1.0)
+        gone = open_ * per_node + trays * of_tray
+        lacking = -lay.replicate * expm1(-gone / lay.replicate)
+        up = [(p, max(lay.replicate - n, 1)) for n, p in _poisson(sums.starting + lacking)]
         speeds = [
             (p, shrink.speed_with(max(1, job.microbatches), ways, n * lay.shard), n) for p, n in up
         ]
@@ -186,16 +203,18 @@ def _strength(
     for out, p in _poisson(mean):
         if out >= spares:
             short += p
-        if out <= spares:
-            speed, active = speed + p, active + p
-            continue
-        left = min(lay.ranks, (nodes - out + spares) * job.machine.per_node)
-        fit = shrink.fit_to_ranks(asked, max(left, 0))
-        if fit is None:
-            continue  # it waits for the repair
-        found = fit["replicate"] * fit["shard"]
-        speed += p * shrink.speed_with(max(1, job.microbatches), ways, found)
-        active += p * min(1.0, found / ways)
+        for lost, chance in _poisson(trays):
+            there = min(nodes - out + spares, nodes) * job.machine.per_node - lost * tray
+            left, each = min(lay.ranks, there), p * chance
+            if out <= spares and not lost:
+                speed, active = speed + each, active + each
+                continue
+            fit = shrink.fit_to_ranks(asked, max(left, 0))
+            if fit is None:
+                continue  # it waits for the repair
+            found = fit["replicate"] * fit["shard"]
+            speed += each * shrink.speed_with(max(1, job.microbatches), ways, found)
+            active += each * min(1.0, found / ways)
     return speed, active, short
 
 

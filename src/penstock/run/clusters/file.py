@@ -28,6 +28,7 @@ from penstock.run.schema.machine_fields import (
     Watts,
 )
 from penstock.run.schema.section import (
+    CountOrZero,
     InvalidFields,
     NotNegative,
     PositiveCount,
@@ -141,6 +142,11 @@ class FailuresSection(Section):
         None, description="Measured mean time from a failure until steps go on."
     )
     repair: Seconds | None = Field(None, description="Mean time until a lost node is back.")
+    spare_trays: CountOrZero = Field(
+        0,
+        description="Compute trays of each rack-scale node (GB200 NVL72) that stand by in its "
+        "domain; they are not among its accelerators.",
+    )
     lemons: Share | None = Field(
         None, description="Share of the nodes that causes half of the hardware failures."
     )
