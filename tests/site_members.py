@@ -1,5 +1,6 @@
 """Sites for tests: real members over a real bucket, which train on tensors of a few numbers."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,12 @@ from penstock.train.codecs.codec import build_codec
 from penstock.train.optim.nesterov import Nesterov
 from penstock.train.replicas.outer import OuterStep
 from penstock.train.sites.bucket import SitesBucket, SitesRun, open_place
-from penstock.train.sites.member import MergedRound, SiteMember
+from penstock.train.sites.member import (
+    MergedRound,
+    SiteMember,
+    load_position,
+    saved_position,
+)
 from penstock.train.sites.weights import SiteWeights
 
 SECRET = b"a secret that all of them share"
@@ -52,12 +58,17 @@ class Site:
         self.refused: list[tuple[str, str]] = []
         self.rounds: list[MergedRound] = []
         self.leases: list[int] = []
+        self.jumps: list[tuple[int, int]] = []
+        self.not_cleaned: list[str] = []
+        self.saved: int | None = None  # the round of its oldest checkpoint
         self.stopped = threading.Event()
+        self.worked: Callable[[], None] = lambda: None  # called after each lease
         self.outer = outer_step(rules.pop("codec", "int4"))
         weights = SiteWeights(self.outer)
-        own = SitesRules(CUT, **({"needed": 1, "late": 2, "grace_s": 0.5} | rules))
+        own = SitesRules(**({"cut": CUT, "needed": 1, "late": 2, "grace_s": 0.5} | rules))
+        cut = own.cut
         about = SitesRun(
-            "run", "f" * 64, CUT.steps, CUT.length, CUT.parts, weights.message_bytes, own.late
+            "run", "f" * 64, cut.steps, cut.length, cut.parts, weights.message_bytes, own.late
         )
         bucket = SitesBucket(
             place=self.place,
@@ -68,6 +79,7 @@ class Site:
             rules=own,
             refuse=lambda site, why: self.refused.append((site, why)),
             check=weights.check,
+            snapshot_bytes=weights.snapshot_bytes,
         )
         self.member = SiteMember(
             bucket=bucket,
@@ -75,9 +87,13 @@ class Site:
             snapshot_every=2,
             merged=self.rounds.append,
             dropped=lambda lease, number: None,
+            joined=lambda began, number: self.jumps.append((began, number)),
             unreachable=lambda why: None,
+            not_cleaned=self.not_cleaned.append,
+            needs=lambda: self.member.here.at if self.saved is None else self.saved,
             stops=self.stopped.is_set,
             clock=lambda: time.monotonic() + offset_s,
+            sleep=lambda pause_s: time.sleep(min(pause_s, 0.005)),
         )
 
     def live(self, leases: int = 100, resumed: bool = False) -> str:
@@ -90,9 +106,27 @@ class Site:
             assert lease is not None
             train_on(dict(self.outer.weights), lease.number)
             self.leases.append(lease.number)
+            self.worked()
             self.member.tokens += 10
             self.member.trained()
         return what
+
+
+class SavedSite:
+    """What a checkpoint of a site holds."""
+
+    def __init__(self, site: Site) -> None:
+        self.position = json.loads(json.dumps(saved_position(site.member)))
+        outer = site.outer
+        self.flat = {name: getattr(outer, name).clone() for name in ("anchor", "velocity", "owed")}
+        self.weights = {name: weight.clone() for name, weight in outer.weights.items()}
+
+    def load_into(self, site: Site) -> None:
+        for name, values in self.flat.items():
+            getattr(site.outer, name).copy_(values)
+        for name, values in self.weights.items():
+            site.outer.weights[name].copy_(values)
+        load_position(site.member, self.position)
 
 
 def together(*lives: Callable[[], Any]) -> None:

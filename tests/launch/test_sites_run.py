@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import random
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import journal_files
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
+from penstock.train.site_rounds import RestartSteps
 from whole_runs import At, go, reached
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -106,9 +108,13 @@ def merged_leases(site: Site) -> set[tuple[str, int]]:
 def test_a_site_alone_trains_on_all_leases_and_goes_on_after_a_stop(
     run_file: MakeFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is one of two, so it takes every lease of a run in turn, in twice as many steps."""
+    """It is one of two, so it takes every lease of a run in turn, in twice as many steps.
+
+    What its three checkpoints do not need goes from the bucket.
+    """
     monkeypatch.setenv("PENSTOCK_SITES_SECRET", SECRET)
     where = {"sites.bucket": str(tmp_path / "bucket"), "sites.name": "a", "sites.grace": "200 ms"}
+    where["sites.snapshot"] = "1"
     file = run_file("lone", **FIELDS, **where)
     listener = At(5, lambda folder: folder.request("stop"))
     first = go(file, listener=listener)
@@ -118,6 +124,35 @@ def test_a_site_alone_trains_on_all_leases_and_goes_on_after_a_stop(
     found.folder = RunFolder(tmp_path / "runs" / "lone")
     assert merged_leases(found) == {("a", number) for number in range(1, 7)}
     assert report["val_loss"] < report["val_losses"][0][1]
+    kept = sorted(int(path.name) for path in (tmp_path / "bucket/lone/rounds").iterdir())
+    assert kept[0] == 0
+    assert 2 <= kept[1] <= 5  # the oldest of its checkpoints is of step 20, in round 5
+    assert len(list((tmp_path / "bucket/lone/snapshots").iterdir())) <= 3
+    assert found.events("bucket_not_cleaned") == []
+
+
+def test_steps_that_a_restart_may_go_on_from_are_listed_aside() -> None:
+    """A store that does not answer changes nothing, and holds nobody up."""
+    answers: queue.Queue[list[int] | OSError] = queue.Queue()
+
+    def find() -> list[int]:
+        found = answers.get()
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    restarts = RestartSteps(find)
+    assert restarts.steps() is None
+    answers.put([4, 6])
+    while restarts.steps() is None:
+        time.sleep(0.001)
+    answers.put(OSError("away"))
+    answers.put([6, 8])
+    seen = [restarts.steps()]
+    while seen[-1] != [6, 8]:
+        time.sleep(0.001)
+        seen.append(restarts.steps())
+    assert all(one == [4, 6] for one in seen[:-1])
 
 
 @pytest.mark.slow

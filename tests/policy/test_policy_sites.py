@@ -1,6 +1,7 @@
 """Sites over a bucket, in any order of events: no sample twice, equal anchors, nothing lost."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,26 @@ def test_a_late_site_is_merged_later_and_one_that_is_too_late_loses_its_lease() 
     assert "b" not in state.held
     assert state.held["a"].number == late.lease  # given out again
     assert "given out again" in state.refusal(late)
+
+
+def test_rounds_are_needed_from_the_snapshot_before_the_newest_or_from_an_older_restart() -> None:
+    state = SitesState().after((ready("a", 0), ready("b", 0)), rules())
+    floors = []
+    for number in range(1, 6):
+        said = [
+            replace(work(state, "a"), needs=number, snapshot=number),
+            replace(work(state, "b"), needs=min(number, 2)),
+        ]
+        state = state.after(tuple(said), rules(cut=LeaseCut(60, 4, 2)))
+        floors.append(state.floor)
+    assert floors == [0, 1, 2, 2, 2]
+    assert state.snapshots == (4, 5)
+    for _ in range(4):  # b has lost its lease, so nothing of it is waited for
+        state = state.after((work(state, "a"),), rules(cut=LeaseCut(60, 4, 2)))
+    assert state.needs == {"a": 5}
+    assert state.floor == 4
+    late = replace(work(state, "a"), needs=state.number + 1)
+    assert "speaks of rounds after 10" in state.refusal(late)
 
 
 def test_a_round_waits_for_those_who_were_in_the_last_one() -> None:
@@ -166,7 +187,9 @@ class Life:
     def meet(self, site: Site, state: SitesState) -> None:
         said = policy.publication(site.name, site.here)
         content = "" if said.lease is None else str(hash((site.anchor, said.lease)))
-        said = Publication(said.site, said.base, said.lease, content)
+        needs = min(site.here.at, site.saved[0].at if site.saved else site.here.at)
+        snapshot = site.here.at if site.here.at % 2 == 1 else None
+        said = Publication(said.site, said.base, said.lease, content, needs, snapshot)
         self.bucket.published.setdefault((said.base, said.site), said)
         found = state.candidates(self.bucket.published.values())
         site.waited = site.waited + 1 if len(found) >= self.rules.needed else 0
@@ -192,10 +215,25 @@ class Life:
         held = [own.number for own in newest.held.values()]
         every = sorted([*merged, *held, *newest.free, *range(newest.next, self.rules.cut.total)])
         assert every == list(range(self.rules.cut.total))  # each once, and none is lost
+        self.check_kept(newest)
         for (base, name), said in self.bucket.published.items():
             mine = newest.held.get(name)
             if said.lease is not None and mine and (mine.number, mine.base) == (said.lease, base):
                 assert said in newest.candidates([said])  # it waits, and nothing can refuse it
+
+    def check_kept(self, newest: SitesState) -> None:
+        """What may be deleted now is not read by a site that takes part, nor by one that joins."""
+        floor, states = newest.floor, self.states()
+        kept = newest.kept_from(states[floor])
+        assert kept <= floor <= newest.number
+        for name in newest.present | newest.held.keys():
+            saved = self.sites[name].saved
+            assert saved is None or floor <= saved[0].at
+        merged = [one for members in self.bucket.rounds[floor:] for one in members]
+        assert all(one.base >= kept for one in merged)
+        assert all(own.base >= kept for own in newest.held.values())
+        assert floor == 0 or floor <= newest.snapshots[0] < newest.snapshots[1] <= newest.number
+        assert SitesState.from_json(json.loads(json.dumps(newest.to_json()))) == newest
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 13)), max_size=150)

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from penstock.policy.sites import LeaseCut
 from site_members import Site, reference, together
 
 pytestmark = pytest.mark.s3
@@ -49,3 +50,14 @@ def test_a_site_dies_and_a_newcomer_starts_from_what_is_published(s3):
     c.outer.anchor.add_(1.0)
     assert c.live() == "end"
     assert torch.equal(a.outer.anchor, c.outer.anchor)
+
+
+def test_the_bucket_stays_small_over_many_rounds(s3):
+    long = {"cut": LeaseCut(steps=30, length=1, parts=2), "grace_s": 60.0}
+    a, b = (Site("s3://data/sites-clean", name, **long) for name in "ab")
+    together(a.live, b.live)
+    assert torch.equal(a.outer.anchor, b.outer.anchor)
+    assert a.not_cleaned == b.not_cleaned == []
+    assert len(a.place.list("rounds")) <= 7
+    assert len(a.place.list("published")) <= 14
+    assert len(a.place.list("snapshots")) <= 3

@@ -56,7 +56,7 @@ from penstock.guard.tiers.listing import (
 from penstock.guard.tiers.locations import memory_folders, stores_of_run
 from penstock.guard.tiers.ownership import Owner
 from penstock.guard.tiers.search import CheckpointSearch, SearchResult, SingleProcess
-from penstock.guard.tiers.slots import MemoryCheckpoint
+from penstock.guard.tiers.slots import MemoryCheckpoint, sealed_slots
 from penstock.guard.tiers.stores import CheckpointStore, DiskStore
 from penstock.run.fingerprint import settings_fingerprint
 from penstock.run.folder import RunFolder
@@ -88,6 +88,7 @@ __all__ = [
     "save",
     "search_of_run",
     "select",
+    "steps_for_restart",
     "verify",
 ]
 
@@ -203,6 +204,15 @@ def search_of_run(
         Owner(identity, run, cache(lambda: _manifests(folder)), forked_step(folder)),
         copies.notes,
     )
+
+
+def steps_for_restart(folder: RunFolder, run: Run) -> list[int]:
+    """Return the steps that a restart may go on from: what rotation keeps in any store, and what is
+    in the memory of this host. Raises OSError if a store does not answer.
+    """
+    durable = [s for store in stores_of_run(folder, run) for s in store.steps()[: run.guard.keep]]
+    fast = [slot.step for where in memory_folders(folder) for slot in sealed_slots(where)]
+    return sorted({*durable, *fast})
 
 
 def create_identity(folder: RunFolder, run: Run) -> list[str]:

@@ -9,9 +9,10 @@ rounds, and a site waits by its own clock. docs/design/sites.md tells the whole 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 Members = tuple["Publication", ...]
+SNAPSHOTS = 2  # that stay: a site that joins may still be reading the one before the newest
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Publication:
     base: int  # round in which the lease was granted; of a site without one: the last round
     lease: int | None
     content: str = ""  # hash of the object
+    # What a restart of the site needs: this round, and all after it. None: it does not know.
+    needs: int | None = None
+    snapshot: int | None = None  # the newest that this site has put into the bucket
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,47 @@ class SitesState:
     # How much of the mean of the last round counts: leases that others still train on will come on
     # top of it, and would otherwise make the step too long.
     share: float = 0.0
+    needs: dict[str, int] = field(default_factory=dict)  # by site, as it said last
+    snapshots: tuple[int, ...] = ()  # the newest, by number
+
+    @property
+    def floor(self) -> int:
+        """Return the first round whose record is still needed: by a restart of any site that takes
+        part, or by a site that joins. A site that was away for too long joins anew.
+        """
+        if len(self.snapshots) < SNAPSHOTS:
+            return 0
+        taking_part = self.present | self.held.keys()
+        return min(self.snapshots[0], *(self.needs.get(site, 0) for site in taking_part))
+
+    def kept_from(self, at_floor: "SitesState") -> int:
+        """Return the first round of which anything is kept. `at_floor` is the state after the round
+        `floor`: work on the leases that were held then is merged after it, and still read.
+        """
+        return min([self.floor, *(own.base for own in at_floor.held.values())])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the record of a round says about what follows from it."""
+        held = {site: [own.number, own.base, own.age_from] for site, own in self.held.items()}
+        lists = {"free": list(self.free), "snapshots": list(self.snapshots)}
+        return vars(self) | lists | {"held": held, "present": sorted(self.present)}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "SitesState":
+        """Return the state that `to_json` has described."""
+        held = {site: SiteLease(*own) for site, own in saved["held"].items()}
+        free, snapshots = tuple(saved["free"]), tuple(saved["snapshots"])
+        present = frozenset(saved["present"])
+        own = {"held": held, "free": free, "present": present, "snapshots": snapshots}
+        return cls(**(saved | own))
 
     def refusal(self, found: Publication) -> str:
         """Return why the next round does not take a publication in; empty if it does."""
         own = self.held.get(found.site)
         if found.base > self.number:
             return f"names round {found.base}, and there were {self.number}"
+        if max(found.needs or 0, found.snapshot or 0) > self.number:
+            return f"speaks of rounds after {self.number}, which there are none of"
         if found.lease is None:
             if own:
                 return f"says that it has no lease, and holds {own.number}"
@@ -121,6 +160,9 @@ class SitesState:
             elif following < rules.cut.total:
                 held[site] = SiteLease(following, number, counted)
                 following += 1
+        said = {one.site: one.needs for one in members if one.needs is not None}
+        needs = {site: n for site, n in (self.needs | said).items() if site in {*held, *sites}}
+        put = {one.snapshot for one in members if one.snapshot is not None}
         return SitesState(
             number,
             counted,
@@ -130,6 +172,8 @@ class SitesState:
             held,
             frozenset(sites),
             share,
+            needs,
+            tuple(sorted({*self.snapshots, *put})[-SNAPSHOTS:]),
         )
 
     def finished(self, rules: SitesRules) -> bool:
@@ -179,7 +223,9 @@ class SiteAction:
 def next_action(
     site: str, here: SitePosition, states: Sequence[SitesState], rules: SitesRules
 ) -> SiteAction:
-    """Return what a site does next. `states` are those after each round, by number."""
+    """Return what a site does next. `states` are those after each round from `here.at` or before,
+    in order.
+    """
     newest = states[-1]
     if here.lease is None:
         if here.at < newest.number:
@@ -192,14 +238,14 @@ def next_action(
         return SiteAction("train")  # also what was merged already: a restarted site does it again
     if merged is None:
         return SiteAction("meet")
-    own = states[merged].held.get(site)
+    own = states[merged - states[0].number].held.get(site)
     return SiteAction("move", merged, own)
 
 
 def _fate(site: str, here: SitePosition, states: Sequence[SitesState]) -> tuple[int | None, bool]:
     """Return the round that merged a site's lease, if any, and whether the lease was taken back."""
     assert here.lease is not None
-    for state in states[here.at + 1 :]:
+    for state in states[max(0, here.at + 1 - states[0].number) :]:
         own = state.held.get(site)
         if own and (own.number, own.base) == (here.lease.number, here.lease.base):
             continue

@@ -5,6 +5,8 @@ fit together: step (R - 1) × H + h is the h-th of a lease that was granted afte
 is left out where a site was late.
 """
 
+import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -13,9 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from penstock.errors import NotYet, PenstockError
+from penstock.guard.checkpoints import steps_for_restart
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.stores import DiskStore
 from penstock.ledger.journal.events import (
+    BucketNotCleaned,
+    SiteJoinedAnew,
     SiteLeaseLost,
     SiteRefused,
     SiteRound,
@@ -38,6 +43,29 @@ from penstock.train.sites.objects import read_secret
 from penstock.train.sites.weights import SiteWeights
 
 
+class RestartSteps:
+    """The steps of the checkpoints that a restart of this site may go on from.
+
+    A store may take long to list, so that is done aside: an answer may be old, and name more.
+    """
+
+    def __init__(self, find: Callable[[], list[int]]) -> None:
+        self._find = find
+        self._steps: list[int] | None = None
+        self._search: threading.Thread | None = None
+
+    def steps(self) -> list[int] | None:
+        """Return all such steps by the last search, and begin the next one; None if not known."""
+        if self._search is None or not self._search.is_alive():
+            self._search = threading.Thread(target=self._look, daemon=True)
+            self._search.start()
+        return self._steps
+
+    def _look(self) -> None:
+        with contextlib.suppress(OSError):  # what was known before is still there, or later
+            self._steps = self._find()
+
+
 @dataclass
 class SiteRounds:
     """The rounds of a site that is one rank: `LocalSteps` where replicas meet in a bucket."""
@@ -53,6 +81,7 @@ class SiteRounds:
     _begun: bool = field(default=False, init=False)
     _bytes: tuple[int, int] = field(default=(0, 0), init=False)
     _fed: LeaseBatches | None = field(default=None, init=False)  # what the feed reads
+    _began_at: int = field(default=0, init=False)  # round: what it needs until it has saved
 
     def __post_init__(self) -> None:
         if self.rank.world.ranks > 1:
@@ -89,6 +118,7 @@ class SiteRounds:
             rules=rules,
             refuse=self._refused,
             check=weights.check,
+            snapshot_bytes=weights.snapshot_bytes,
         )
         self.member = SiteMember(
             bucket=self.bucket,
@@ -96,10 +126,14 @@ class SiteRounds:
             snapshot_every=sites.snapshot,
             merged=self._merged,
             dropped=self._dropped,
+            joined=self._joined,
             unreachable=self._unreachable,
+            not_cleaned=self._not_cleaned,
+            needs=self._needs,
             stops=self._stops,
         )
         self.batches.open_ended(self.cut)
+        self._restarts = RestartSteps(lambda: steps_for_restart(self.rank.folder, run))
 
     @property
     def _section(self) -> SitesSection:
@@ -138,7 +172,7 @@ class SiteRounds:
         if not self._begun:
             if not self.member.begin(self._resumed):
                 return {"stop": True}
-            self._begun = True
+            self._begun, self._began_at = True, self.member.here.at
             self.optimizer.copy_masters()
         lease = self.batches.lease
         if lease and step < lease.last_step:
@@ -209,6 +243,7 @@ class SiteRounds:
             return
         load_position(self.member, saved["site"])
         self._resumed, self._fed = self.member.here.at > 0, None
+        self._begun = False  # the rounds after it are to be found
         here, counts = self.member.here, saved["site"]["counts"]
         self.batches.lease = None
         if here.lease and counts:
@@ -221,6 +256,13 @@ class SiteRounds:
 
     def load_local_state(self, state: dict[str, Tensor]) -> None:
         """Restore nothing."""
+
+    def _needs(self) -> int | None:
+        """Return the first round that a restart of this site begins from."""
+        steps = self._restarts.steps()
+        if not steps:
+            return None if steps is None else self._began_at
+        return min(self.member.here.at, (steps[0] - 1) // self.cut.length + 1)
 
     # What the journal is told.
 
@@ -244,6 +286,13 @@ class SiteRounds:
 
     def _dropped(self, lease: int, number: int) -> None:
         self.rank.journal.write(SiteLeaseLost(lease=lease, number=number))
+
+    def _joined(self, merged: int, number: int) -> None:
+        self.batches.lease = None
+        self.rank.journal.write(SiteJoinedAnew(merged=merged, number=number))
+
+    def _not_cleaned(self, why: str) -> None:
+        self.rank.journal.write(BucketNotCleaned(problem=why))
 
     def _unreachable(self, why: str) -> None:
         self.rank.journal.write(StoreUnreachable(problem=why))

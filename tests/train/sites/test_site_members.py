@@ -1,6 +1,5 @@
 """Sites as threads over a folder: real objects, equal weights, attacks, and sites that die."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,7 @@ from penstock.errors import PenstockError
 from penstock.policy.sites import SiteLease, SitePosition
 from penstock.train.replicas.outer import HEADER
 from penstock.train.sites import objects
-from penstock.train.sites.member import load_position, saved_position
-from site_members import SECRET, Site, reference, together
+from site_members import SECRET, SavedSite, Site, reference, together
 
 
 @pytest.mark.parametrize("codec", ["none", "int2"])
@@ -52,14 +50,9 @@ def test_a_restarted_site_goes_on_where_it_was_saved(tmp_path: Path) -> None:
 
     def dies_and_returns() -> None:
         assert b.live(leases=1) == "dead"
-        saved = json.loads(json.dumps(saved_position(b.member)))
-        outer = again.outer
-        for name in ("anchor", "velocity", "owed"):
-            getattr(outer, name).copy_(getattr(b.outer, name))
-        for name, weight in b.outer.weights.items():
-            outer.weights[name].copy_(weight)
+        saved = SavedSite(b)
         b.live(leases=2, resumed=True)  # what comes after the save is lost, and done again
-        load_position(again.member, saved)
+        saved.load_into(again)
         assert again.live(resumed=True) == "end"
 
     together(a.live, dies_and_returns)

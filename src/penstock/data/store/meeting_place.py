@@ -4,6 +4,7 @@ A call that fails raises OSError, and it gives up after a few seconds: a machine
 the place must know that soon.
 """
 
+import contextlib
 import math
 import os
 import uuid
@@ -29,6 +30,10 @@ class MeetingPlace(Protocol):
     def get(self, name: str) -> bytes: ...
     def list(self, prefix: str) -> dict[str, int]:
         """Return the names below a folder, with their sizes."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
         ...
 
 
@@ -63,11 +68,18 @@ class SharedFolder:
         return (self.path / name).read_bytes()
 
     def list(self, prefix: str) -> dict[str, int]:
-        return {
-            str(path.relative_to(self.path)): path.stat().st_size
-            for path in (self.path / prefix).glob("*")
-            if path.is_file() and not path.name.startswith(".")
-        }
+        found = {}
+        for path in (self.path / prefix).glob("*"):
+            if not path.name.startswith(".") and path.is_file():
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    found[str(path.relative_to(self.path))] = path.stat().st_size
+        return found
+
+    def delete(self, name: str) -> None:
+        path = self.path / name
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty, or somebody writes into it
+            path.parent.rmdir()
 
     def _aside(self, name: str, content: bytes) -> Path:
         final = self.path / name
@@ -102,6 +114,10 @@ class ObjectStore:
 
     def list(self, prefix: str) -> dict[str, int]:
         return {one.name: one.size for one in self.store.list(prefix)}
+
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.store.delete(name)
 
     def _store_for(self, content: bytes) -> Store:
         """Return a store that waits as long as an upload over a slow link takes."""

@@ -500,6 +500,21 @@ class SiteLeaseLost(JournalEvent):
     number: int  # the last round by then
 
 
+@moment("site_joined_anew")
+class SiteJoinedAnew(JournalEvent):
+    """This site was away for longer than the bucket keeps rounds: it went on from a snapshot."""
+
+    merged: int  # the last round that it had merged
+    number: int  # the round of the snapshot
+
+
+@moment("bucket_not_cleaned")
+class BucketNotCleaned(JournalEvent):
+    """Objects that no site needs could not be deleted from the bucket; the run goes on."""
+
+    problem: str
+
+
 @moment("feed")
 class FeedState(JournalEvent):
     """The state of the data feed, now and then."""

@@ -1,13 +1,19 @@
 """The bucket of a run's sites: its rounds, what sites published for them, and snapshots.
 
     rounds/000000                 the run: what all sites must agree on, and its first weights' hash
-    rounds/000007                 a round: the publications that it merges, the hash of the weights
+    rounds/000007                 a round: the publications that it merges, the hash of the weights,
+                                  and what follows (who holds which lease)
     published/000006/berlin       what a site says since round 6: its work, or that it is ready
     snapshots/000100              weights and outer momentum after a round
 
 Every object is created once and never changed, so a round that two sites write at the same time is
 that of the one who was first. Anything else under these names is refused by the name of its site,
 once, and passed over.
+
+Old objects are deleted by the site that wrote the newest round, once that round says that nobody
+needs them (`SitesState.floor`). Rounds go in their order, so a round that is there has all later
+ones after it; only round 0 stays. A site that finds the round that it knows as the newest gone has
+been away for too long: it joins anew (`RoundsGone`).
 """
 
 import json
@@ -25,7 +31,12 @@ from penstock.policy.sites import Members, Publication, SitesRules, SitesState
 from penstock.train.sites.objects import HEAD_BYTES, BadObject, NotSigned, seal, unseal
 
 MOST_BAD = 100  # strangers' objects in the place of one round that are passed over
+MOST_DELETED = 8  # rounds that are deleted at a time, so that a site does not wait for it long
 Refuse = Callable[[str, str], None]  # the site (or object), and why
+
+
+class RoundsGone(Exception):
+    """Rounds that this site has not merged were deleted: it has been away for too long."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,10 @@ class SitesBucket:
     rules: SitesRules
     refuse: Refuse
     check: Callable[[bytes], str]  # why the bytes of a publication cannot be merged; empty if so
+    snapshot_bytes: int
+    # After each round that this site knows, in order: what follows from it, and its table.
     states: list[SitesState] = field(default_factory=list)
-    rounds: list[dict[str, Any]] = field(default_factory=list)  # tables, by number
+    rounds: list[dict[str, Any]] = field(default_factory=list)
     received_bytes: int = 0
     sent_bytes: int = 0
     _content: dict[str, bytes] = field(default_factory=dict)  # by hash: seen, and not merged yet
@@ -93,9 +106,29 @@ class SitesBucket:
         self.states, self.rounds = [SitesState()], [found]
         return str(found["anchor"])
 
+    def begin_at(self, number: int) -> bool:
+        """Know the rounds from `number` on; False if its record was deleted, or never written.
+
+        `open` comes first.
+        """
+        if number == 0:
+            return True
+        found = self._read_round(number)
+        if found is None:
+            return False
+        if "state" in found:
+            self.states, self.rounds = [self._state_in(found, number)], [found]
+            return True
+        self.read_rounds()  # of an earlier version, which deleted none
+        return self.newest.number >= number
+
     @property
     def newest(self) -> SitesState:
         return self.states[-1]
+
+    def state(self, number: int) -> SitesState:
+        """Return what follows from a round."""
+        return self.states[self._at(number)]
 
     def read_rounds(self) -> None:
         """Read the rounds that were written since."""
@@ -106,6 +139,8 @@ class SitesBucket:
                     raise BadObject("does not follow the round before it")
                 members = tuple(Publication(**one) for one in found["members"])
                 state = self.newest.after(members, self.rules)
+                if found.get("state", state.to_json()) != state.to_json():
+                    raise BadObject("says that other leases follow from it")
             except (KeyError, TypeError, ValueError) as error:
                 raise RunFailed(
                     f"{self.place}: round {number} is signed and cannot be: {error}. Somebody who "
@@ -116,20 +151,47 @@ class SitesBucket:
 
     def members(self, number: int) -> Members:
         """Return what a round has merged."""
-        return tuple(Publication(**one) for one in self.rounds[number]["members"])
+        return tuple(Publication(**one) for one in self.rounds[self._at(number)]["members"])
+
+    def writer(self, number: int) -> str:
+        """Return the site that wrote a round."""
+        return str(self.rounds[self._at(number)]["by"])
 
     def anchor_before(self, number: int) -> str:
         """Return the hash of the weights that the site which wrote a round began it with."""
-        return str(self.rounds[number]["anchor"])
+        return str(self.rounds[self._at(number)]["anchor"])
+
+    def check_newest(self) -> None:
+        """Raise `RoundsGone` if rounds were written after the newest that this site knows, and are
+        deleted already; `RunFailed` if the bucket was changed otherwise.
+        """
+        number = self.newest.number
+        found = self._read_round(number)
+        if number and found == self.rounds[-1]:
+            return
+        self.check_end()
+        if found is None and self._read_round(number + 1) is not None:
+            return  # it was deleted, and what comes next is to be read
+        if found != self.rounds[-1]:
+            raise RunFailed(
+                f"{self.place}: round {number} is not there as it was written; the bucket was "
+                "emptied or changed while sites were running. Put it back, or start a new run"
+            )
+
+    def check_end(self) -> None:
+        """Raise `RoundsGone` if rounds are missing between the newest that this site knows and a
+        later one.
+        """
+        there = {_number_in(name) for name in self.place.list("rounds")}
+        missing = self.newest.number + 1
+        while missing in there:
+            missing += 1
+        if any(self._read_round(n) is not None for n in sorted(there) if n > missing):
+            raise RoundsGone(f"round {missing} was deleted")
 
     def write_round(self, members: Members, anchor: str) -> None:
         """Write the next round, unless another site was first."""
         number = self.newest.number + 1
-        if self._read_round(number - 1) != self.rounds[number - 1]:
-            raise RunFailed(
-                f"{self.place}: round {number - 1} is not there as it was written; the bucket was "
-                "emptied or changed while sites were running. Put it back, or start a new run"
-            )
         table = {
             "kind": "round",
             "number": number,
@@ -137,8 +199,10 @@ class SitesBucket:
             "before": self._hash_of_round(number - 1),
             "members": [asdict(one) for one in members],
             "anchor": anchor,
+            "state": self.newest.after(members, self.rules).to_json(),
         }
         self._create_round(number, table)
+        self.check_newest()  # what was written into a gap is no round, and is never read
 
     def publish(self, said: Publication, payload: bytes) -> None:
         """Publish work on a lease, or that this site is ready for one."""
@@ -177,7 +241,10 @@ class SitesBucket:
         """Return the bytes of a publication that a round has merged."""
         if said.content not in self._content:
             name = _published(said.base, said.site)
-            _, payload = self._get(name)
+            try:
+                _, payload = self._get(name)
+            except FileNotFoundError:
+                raise RoundsGone(f"{name} was deleted") from None
             if blake3(payload).hexdigest() != said.content:
                 raise RunFailed(f"{self.place}/{name} is not what its round has merged")
             self._content[said.content] = payload
@@ -189,22 +256,81 @@ class SitesBucket:
 
     def put_snapshot(self, number: int, payload: bytes) -> None:
         """Store weights and momentum after a round, unless they are there."""
-        name = f"snapshots/{number:06d}"
+        name = _snapshot(number)
         table = {"kind": "snapshot", "number": number, **self._run_fields()}
         content = seal(name, table, payload, self.secret)
-        if self.place.create(name, content):
-            self.sent_bytes += len(content)
+        if not self.place.create(name, content):
+            try:
+                self._get(name)  # by this site, before it was restarted
+                return
+            except BadObject as error:  # a stranger was first
+                self._refuse_once(name, str(error))
+                self.place.put(name, content)
+        self.sent_bytes += len(content)
 
-    def newest_snapshot(self) -> tuple[int, bytes] | None:
-        """Return the newest snapshot of a round that was written, and its number."""
-        for name in sorted(self.place.list("snapshots"), reverse=True):
-            number = int(name.rpartition("/")[2])
-            if number <= self.newest.number:
-                try:
+    def begin_at_snapshot(self) -> tuple[int, bytes] | None:
+        """Know the rounds from that of the newest snapshot on; return its number and its bytes."""
+        sizes = {
+            int(name.rpartition("/")[2]): size
+            for name, size in self.place.list("snapshots").items()
+            if name.rpartition("/")[2].isdecimal()
+        }
+        for number in sorted(sizes, reverse=True):
+            name, most = _snapshot(number), HEAD_BYTES + self.snapshot_bytes
+            try:
+                if sizes[number] > most:
+                    raise BadObject(f"has {sizes[number]} bytes, and {most} are the most")
+                if self.begin_at(number):
                     return number, self._get(name)[1]
-                except BadObject as error:
-                    self.refuse(name, str(error))
+            except BadObject as error:
+                self._refuse_once(name, str(error))
+            except FileNotFoundError:
+                continue  # deleted since it was listed
         return None
+
+    def clean(self) -> None:
+        """Delete what nobody needs after the newest round: the oldest first, some at a time.
+
+        The newest round names the snapshots that stay, and they are there; so a site that is killed
+        at any point here leaves nothing missing. The writer of the next round goes on.
+        """
+        state = self.newest
+        at_floor = self._state_after(state.floor)
+        if not state.floor or at_floor is None:
+            return
+        for name in self.place.list("snapshots"):
+            if _number_in(name) < state.snapshots[0]:
+                self.place.delete(name)
+        records: dict[int, list[str]] = {}
+        for name in self.place.list("rounds"):
+            if 0 < _number_in(name) < state.kept_from(at_floor):
+                records.setdefault(_number_in(name), []).append(name)
+        for number in sorted(records)[:MOST_DELETED]:
+            for name in self.place.list(f"published/{number - 1:06d}"):
+                self.place.delete(name)
+            for name in records[number]:
+                self.place.delete(name)
+
+    def _state_after(self, number: int) -> SitesState | None:
+        """Return what follows from a round that this process may not have read."""
+        if number >= self.states[0].number:
+            return self.state(number)
+        found = self._read_round(number)
+        return None if found is None or "state" not in found else self._state_in(found, number)
+
+    def _state_in(self, found: dict[str, Any], number: int) -> SitesState:
+        try:
+            return SitesState.from_json(found["state"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunFailed(
+                f"{self.place}: round {number} is signed and cannot be: {error!r}. Somebody who "
+                "knows the secret wrote it"
+            ) from None
+
+    def _at(self, number: int) -> int:
+        first = self.states[0].number
+        assert number >= first, f"round {number}, and {first} is the first that is known"
+        return number - first
 
     def _look(self, site: str, base: int, size: int) -> Publication | None:
         """Return a publication that is good; refuse any other, once."""
@@ -236,19 +362,19 @@ class SitesBucket:
         table, payload = self._get(_published(base, site))
         if table.get("fingerprint") != self.about.fingerprint:
             raise BadObject("is of a run with another fingerprint")
-        lease = table.get("lease")
+        lease, needs, snapshot = (table.get(name) for name in ("lease", "needs", "snapshot"))
         same = (table.get("kind"), table.get("site"), table.get("base")) == ("site", site, base)
-        if not same or not (lease is None or type(lease) is int):
+        if not same or not all(_is_number(one) for one in (lease, needs, snapshot)):
             raise BadObject("does not say what its name says")
         if lease is None:
-            return Publication(site, base, None)
+            return Publication(site, base, None, "", needs, snapshot)
         if len(payload) != self.about.bytes:
             raise BadObject(f"holds {len(payload)} bytes, and {self.about.bytes} were expected")
         if why := self.check(payload):
             raise BadObject(why)
         content = blake3(payload).hexdigest()
         self._content[content] = payload
-        return Publication(site, base, lease, content)
+        return Publication(site, base, lease, content, needs, snapshot)
 
     def _get(self, name: str) -> tuple[dict[str, Any], bytes]:
         content = self.place.get(name)
@@ -285,7 +411,8 @@ class SitesBucket:
         raise RunFailed(f"{self.place}: {MOST_BAD} bad objects in the place of round {number}")
 
     def _hash_of_round(self, number: int) -> str:
-        return blake3(json.dumps(self.rounds[number], sort_keys=True).encode()).hexdigest()
+        table = self.rounds[self._at(number)]
+        return blake3(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
     def _refuse_store_without_create(self) -> None:
         """Refuse a store that writes over an object which must only be created."""
@@ -312,3 +439,17 @@ def _round(number: int, tried: int) -> str:
 
 def _published(base: int, site: str) -> str:
     return f"published/{base:06d}/{site}"
+
+
+def _snapshot(number: int) -> str:
+    return f"snapshots/{number:06d}"
+
+
+def _number_in(name: str) -> int:
+    """Return the number of a round or a snapshot by its name; -1 for a stranger's name."""
+    written = name.rpartition("/")[2].partition(".")[0]
+    return int(written) if written.isdecimal() else -1
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (type(value) is int and value >= 0)

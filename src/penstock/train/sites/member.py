@@ -13,7 +13,7 @@ from typing import TypeVar
 from penstock.errors import PenstockError, RunFailed
 from penstock.policy import sites as policy
 from penstock.policy.sites import SiteAction, SiteLease, SitePosition, SitesState
-from penstock.train.sites.bucket import SitesBucket
+from penstock.train.sites.bucket import RoundsGone, SitesBucket
 from penstock.train.sites.weights import SiteWeights
 
 LONGEST_PAUSE_S = 2.0
@@ -29,15 +29,20 @@ class SiteMember:
     snapshot_every: int
     merged: Callable[["MergedRound"], None]  # is told of every round
     dropped: Callable[[int, int], None]  # of a lease that was given out again: number, round
+    joined: Callable[[int, int], None]  # of a jump over rounds that are deleted: from, to
     unreachable: Callable[[str], None]
+    not_cleaned: Callable[[str], None]
+    needs: Callable[[], int | None]  # first round that a restart begins from; None: not known
     stops: Callable[[], bool]  # asked while it waits
     here: SitePosition = field(default_factory=SitePosition)
     tokens: int = 0  # trained on since the lease was granted
     published: bool = False  # what it owes is counted for the work on its lease
+    snapshot: int | None = None  # the newest that it has put into the bucket
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _quorum_since: tuple[int, float] | None = None  # round, own clock
     _said_unreachable: str = ""
+    _said_not_cleaned: str = ""
 
     @property
     def site(self) -> str:
@@ -46,7 +51,7 @@ class SiteMember:
     @property
     def state(self) -> SitesState:
         """What followed from the round that this site has merged last."""
-        return self.bucket.states[self.here.at]
+        return self.bucket.state(self.here.at)
 
     @property
     def finished(self) -> bool:
@@ -60,28 +65,62 @@ class SiteMember:
         return self._patiently(lambda: self._begin(resumed)) is not None
 
     def _begin(self, resumed: bool) -> bool:
-        own = self.weights.anchor_hash()
-        first = self.bucket.open("" if resumed else own)
-        self.bucket.read_rounds()
-        if resumed:
-            if self.here.at > self.bucket.newest.number:
-                raise RunFailed(
-                    f"{self.bucket.place}: this site has merged round {self.here.at}, and there "
-                    f"are {self.bucket.newest.number} in the bucket: it was emptied or is another"
+        bucket, own = self.bucket, self.weights.anchor_hash()
+        first = bucket.open("" if resumed else own)
+        try:
+            if resumed:
+                self._find_round()
+            elif not self._begin_at_snapshot() and first != own:
+                raise PenstockError(
+                    f"{bucket.place}: the other sites began with other weights than this one, and "
+                    "there is no snapshot yet to start from; lower sites.snapshot in a site that "
+                    "runs, or wait for its next one"
                 )
-            return True
-        if self.bucket.newest.number and (found := self.bucket.newest_snapshot()):
-            number, payload = found
-            self.weights.load_snapshot(payload)
-            self.here = SitePosition(number)
-        elif first != own:
-            raise PenstockError(
-                f"{self.bucket.place}: the other sites began with other weights than this one, and "
-                "there is no snapshot yet to start from; lower sites.snapshot in a site that runs, "
-                "or wait for its next one"
+            bucket.read_rounds()
+            bucket.check_end()
+        except RoundsGone as gone:
+            self._join_anew(str(gone))
+        if not resumed:
+            self.weights.adopt()
+        return True
+
+    def _find_round(self) -> None:
+        """Find the round that this site has merged last in the bucket."""
+        bucket, at = self.bucket, self.here.at
+        if not bucket.begin_at(at):
+            bucket.check_end()
+            raise RunFailed(
+                f"{bucket.place}: this site has merged round {at}, and it is not in the bucket: it "
+                "was emptied or is another"
+            )
+
+    def _begin_at_snapshot(self) -> bool:
+        """Start from the newest snapshot; False if there is none."""
+        if (found := self.bucket.begin_at_snapshot()) is None:
+            return False
+        number, payload = found
+        self.weights.load_snapshot(payload)
+        self.bucket.read_rounds()
+        newest = self.bucket.newest
+        # A lease that a site of this name holds is still its own. With rounds to merge that is
+        # found out later.
+        self.here = SitePosition(
+            number, newest.held.get(self.site) if newest.number == number else None
+        )
+        return True
+
+    def _join_anew(self, why: str) -> None:
+        """Go on from the newest snapshot, as a new site does: rounds that it lacks are gone."""
+        began = self.here.at
+        if not self._begin_at_snapshot() or self.here.at <= began:
+            raise RunFailed(
+                f"{self.bucket.place}: {why} and this site has merged round {began} last, but "
+                "there is no snapshot of a later round to go on from. Put the bucket back as it "
+                "was, or start a new run"
             )
         self.weights.adopt()
-        return True
+        self.tokens, self.published = 0, False
+        self.joined(began, self.here.at)
 
     def trained(self) -> None:
         """Note that all steps of the lease are taken."""
@@ -107,17 +146,23 @@ class SiteMember:
             waits = min(LONGEST_PAUSE_S, waits * 1.1)
 
     def _step(self) -> SiteAction:
-        self.bucket.read_rounds()
-        action = policy.next_action(self.site, self.here, self.bucket.states, self.bucket.rules)
-        if action.kind == "move":
-            self._move(action)
-        elif action.kind == "meet":
-            self._meet()
+        try:
+            self.bucket.read_rounds()
+            action = policy.next_action(self.site, self.here, self.bucket.states, self.bucket.rules)
+            if action.kind == "move":
+                self._move(action)
+            elif action.kind == "meet":
+                self._meet()
+        except RoundsGone as gone:
+            self._join_anew(str(gone))
+            return SiteAction("move", self.here.at)
         return action
 
     def _meet(self) -> None:
         """Publish, and write the next round when it is time."""
+        self.bucket.check_newest()
         said = policy.publication(self.site, self.here)
+        said = replace(said, needs=self.needs(), snapshot=self.snapshot)
         if said.lease is None:
             self.bucket.publish(said, b"")
         elif not self.published:
@@ -152,11 +197,23 @@ class SiteMember:
             self.dropped(began.lease.number, action.to)
         self.here = policy.moved(self.here, action)
         self.tokens, self.published = 0, False
+        if self.bucket.writer(action.to) == self.site:
+            self._clean()
+
+    def _clean(self) -> None:
+        """Delete what no site needs any more; what cannot be deleted now may be later."""
+        try:
+            self.bucket.clean()
+            self._said_not_cleaned = ""
+        except OSError as error:
+            if not self._said_not_cleaned:
+                self._said_not_cleaned = str(error)
+                self.not_cleaned(str(error))
 
     def _merge(self, number: int) -> None:
         bucket, members = self.bucket, self.bucket.members(number)
         before, own = bucket.anchor_before(number), self.weights.anchor_hash()
-        by = bucket.rounds[number]["by"]
+        by = bucket.writer(number)
         if before and before != own:
             raise RunFailed(
                 f"{bucket.place}: site {by} wrote round {number} from other weights than those of "
@@ -165,13 +222,15 @@ class SiteMember:
         work = [one for one in members if one.lease is not None]
         if work:
             payloads = [bucket.content(one) for one in work]
-            self.weights.merge(payloads, bucket.states[number].share)
+            self.weights.merge(payloads, bucket.state(number).share)
             for one in work:
                 bucket.forget(one)
         self.here = replace(self.here, at=number)  # what follows may fail, and is not made again
-        if number % self.snapshot_every == 0 and by == self.site:
+        newer = number > max(bucket.newest.snapshots, default=0)  # else it is there already
+        if number % self.snapshot_every == 0 and by == self.site and newer:
             with contextlib.suppress(OSError):  # newcomers start from the one before
                 bucket.put_snapshot(number, self.weights.snapshot())
+                self.snapshot = number
         self.merged(
             MergedRound(
                 number=number,

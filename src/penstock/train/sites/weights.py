@@ -61,6 +61,12 @@ class SiteWeights:
         found.update(_to_bytes(self.outer.velocity))
         return found.hexdigest()
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of a snapshot."""
+        anchor = self.outer.anchor
+        return 2 * anchor.numel() * anchor.element_size()
+
     def snapshot(self) -> bytes:
         """Return anchor and outer momentum."""
         return _to_bytes(self.outer.anchor) + _to_bytes(self.outer.velocity)
@@ -68,13 +74,12 @@ class SiteWeights:
     def load_snapshot(self, payload: bytes) -> None:
         """Take anchor and outer momentum over from another site."""
         outer = self.outer
-        both = torch.cat((outer.anchor, outer.velocity))
-        if len(payload) != both.numel() * both.element_size():
+        if len(payload) != self.snapshot_bytes:
             raise PenstockError(
                 f"a snapshot of {len(payload)} bytes in the bucket is of another model than this "
                 "one; put the model back as it is in the other sites"
             )
-        values = _from_bytes(payload).view(both.dtype).to(self._device)
+        values = _from_bytes(payload).view(outer.anchor.dtype).to(self._device)
         outer.anchor.copy_(values[: outer.anchor.numel()])
         outer.velocity.copy_(values[outer.anchor.numel() :])
 

@@ -8,6 +8,7 @@ from penstock.ledger.journal.events import (
     AttemptFailed,
     AttemptLaunched,
     BatchSkipped,
+    BucketNotCleaned,
     BudgetReached,
     CheckpointAdopted,
     CheckpointLoaded,
@@ -57,6 +58,7 @@ from penstock.ledger.journal.events import (
     RunPaused,
     SampleFailed,
     SaveFailed,
+    SiteJoinedAnew,
     SiteLeaseLost,
     SiteRefused,
     SiteRound,
@@ -101,7 +103,7 @@ WARNING: Classes = (
     StoreUnreachable, PeerCopyFailed, PeerFetchFailed, DiscardFailed, ReplicaLeftOut, HostRefused,
     LeaseExpired, DisplayFailed, MomentsDropped, StreamChanged, LocalStateDropped, RecordMended,
     SampleFailed, TasksFailed, RollbackSpan, RankWentBack, StopSignal, RankEnded, SiteRefused,
-    SiteLeaseLost,
+    SiteLeaseLost, SiteJoinedAnew, BucketNotCleaned,
 )  # fmt: skip
 
 
@@ -198,6 +200,11 @@ def _run_words(line: JournalLine) -> str | None:
         case SiteLeaseLost() as lost_lease:
             number = f"round {lost_lease.number}"
             return f"too late for {number}: the samples of this site were given out again"
+        case SiteJoinedAnew() as anew:
+            gone = f"the rounds after {anew.merged} are deleted"
+            return f"away for too long: {gone}; went on from the snapshot of {anew.number}"
+        case BucketNotCleaned() as kept:
+            return f"old objects of the sites cannot be deleted: {kept.problem}"
         case RecordMended() as mended:
             return str(mended.words)
         case CheckpointAdopted() as adopted:
