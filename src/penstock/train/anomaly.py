@@ -104,9 +104,9 @@ class AnomalyGuard:
             or step == self.sentinels.replicas.open_step  # to learn which replica was wrong there
         )
         # Streamed replicas never hold equal weights, which a replay needs.
-        replay = self.rounds.parts == 1 and interval_ends(
-            guard.replay, step, now() - self.replayed_s, since
-        )
+        # Sites have other weights and other batches by the time of it.
+        alike = self.rounds.parts == 1 and self.rank.run.sites is None
+        replay = alike and interval_ends(guard.replay, step, now() - self.replayed_s, since)
         self.compared_s = now() if compare else self.compared_s
         self.replayed_s = now() if replay else self.replayed_s
         return {"compare": compare, "replay": replay}
@@ -127,7 +127,15 @@ class AnomalyGuard:
         asked = vote.requests
         saves = asked["save"] or asked["stop"] or (asked["stage"] and not asked["busy"]) or last
         wanted = asked["compare"] or saves or step == self._refused
-        if wanted and self.world.size("replicate") > 1 and self.rounds.ends(step):
+        alike = self.rounds.ends(step) or self.rank.run.sites is not None
+        if wanted and self.world.size("replicate") > 1 and alike:
+            self._compare(step, clock)
+
+    def compare_before_publishing(self, step: int, clock: StepClock) -> None:
+        """Compare the ranks of a site, one of which publishes for all: the others' weights must be
+        the same, or nothing goes to other sites.
+        """
+        if self.rank.run.sites and self.world.size("replicate") > 1:
             self._compare(step, clock)
 
     def _compare(self, step: int, clock: StepClock) -> None:
@@ -145,12 +153,17 @@ class AnomalyGuard:
 
     @property
     def back_before(self) -> int:
-        """Return the step that a bad step asks to go back before; 0 if none does."""
-        return self._rewind_for.go_before if isinstance(self._rewind_for, BadStep) else 0
+        """Return the step that a bad step asks to go back before, or ranks of a site that differ;
+        0 if none does.
+        """
+        cause = self._rewind_for
+        if isinstance(cause, Divergence):
+            return cause.verdict.step
+        return cause.go_before if cause else 0
 
     def go_back(self, step: int, before: int) -> None:
         """Go back before a step, which another replica may have asked for."""
-        if before and not isinstance(self._rewind_for, BadStep):
+        if before and self._rewind_for is None:
             why = "a step of another replica was bad"
             self._rewind_for = BadStep(step, before, why, finite=True)
 
@@ -202,11 +215,15 @@ class AnomalyGuard:
 
     def _held(self) -> dict[str, Tensor]:
         """Return all that an update changes. Not buffers: they may hold statistics of a replica's
-        own samples. Of local steps, what the outer step changes on all replicas alike."""
+        own samples. Of local steps, what the outer step changes on all replicas alike; of a site
+        both, since its ranks take every step together."""
         optimizer, outer = self.engine.optimizer, self.engine.outer
+        found: dict[str, Tensor] = {}
         if outer is not None:
-            return {"anchor": outer.anchor, "outer momentum": outer.velocity}
-        found = {name: local_tensor(p.detach()) for name, p in self.engine.parts.trained().items()}
+            found = {"anchor": outer.anchor, "outer momentum": outer.velocity}
+        if self.world.apart:
+            return found
+        found |= {name: local_tensor(p.detach()) for name, p in self.engine.parts.trained().items()}
         for name, own in optimizer.moments.items():
             found |= {f"{name}/{key}": local_tensor(tensor) for key, tensor in own.items()}
         return found

@@ -164,7 +164,9 @@ class Batches:
     def seed_rank(self) -> int:
         """Return the number that makes random choices differ between parts of a batch."""
         lease, world = self.lease, self.rank.world
-        return world.data_rank if lease is None else lease.cut.part(lease.number)
+        if lease is None:
+            return world.data_rank
+        return lease.cut.part(lease.number) * world.data_ranks + world.data_rank
 
     def scheduled(self, step: int) -> int:
         """Return where a step stands in the schedule of the run."""
@@ -291,7 +293,7 @@ class Batches:
             "attempt": rank.journal.attempt,
             "step": self.lease.batch(step) if self.lease else step,
             "data_rank": self.seed_rank,
-            "data_ranks": self._cut.parts if self._cut else rank.world.data_ranks,
+            "data_ranks": rank.world.data_ranks * (self._cut.parts if self._cut else 1),
         }
         line |= {"first": share.start, "stop": share.stop, "t": now()}
         with (folder / f"r{rank.journal.ranks[0]:05d}.jsonl").open("a") as file:

@@ -28,7 +28,7 @@ from penstock.train.parallel.reshard import step_resharding
 from penstock.train.parallel.runner import PlainRunner, Runner
 from penstock.train.replicas.outer import OuterStep
 from penstock.train.replicas.reduce import LiveReplicaReducer, ReplicaReducer
-from penstock.train.replicas.transport import GroupTransport
+from penstock.train.replicas.transport import GroupTransport, NoTransport
 from penstock.train.step import Stepper
 from penstock.train.world.world import World
 
@@ -53,7 +53,8 @@ def build_engine(
     parts, trained = made.parts, made.parts.trained()
     update = build_optimizer(trained, made.masters, run.train)
     policy = LiveReplicaReducer if run.guard.mode == "live" else ReplicaReducer
-    replicas = policy(world, run.train.sync.compress)
+    # Of sites the codec is that of what they publish.
+    replicas = policy(world, "none" if run.sites else run.train.sync.compress)
     runner = _runner(parts, run, layout, world, put_user_loss(run, parts))
     samples = -(-run.batch_samples // (run.sites.count if run.sites else 1))
     micros = RankShare.of(0, samples, 0, world.data_ranks, layout.microbatch).micros
@@ -88,7 +89,8 @@ def _outer_step(
     sync, wide = run.train.sync, MASTER[run.train.precision]
     nesterov = Nesterov(sync.outer_rate, sync.outer_momentum)
     codec = build_codec(sync.compress, wide)
-    return OuterStep(weights, codec, nesterov, GroupTransport(world), sync.stream)
+    transport = NoTransport() if run.sites else GroupTransport(world)
+    return OuterStep(weights, codec, nesterov, transport, sync.stream)
 
 
 def put_user_loss(run: Run, parts: ModelParts) -> TokenLoss | None:

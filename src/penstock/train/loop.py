@@ -155,6 +155,8 @@ class Trainer:
             stepper.update(summed, vote.grad_norm, rate, clock)
         else:
             stepper.discard()
+        if self.agreement.ends(step):
+            self.anomalies.compare_before_publishing(step, clock)
         taken, back_before = tokens if accepted else 0, self.anomalies.back_before
         vote = self.agreement.close(step, vote, taken, back_before, clock)
         self.anomalies.go_back(step, self.agreement.back_before)

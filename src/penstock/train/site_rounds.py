@@ -8,13 +8,15 @@ is left out where a site was late.
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from penstock.errors import NotYet, PenstockError
+from penstock.errors import PenstockError, RunFailed
 from penstock.guard.checkpoints import steps_for_restart
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.stores import DiskStore
@@ -42,6 +44,8 @@ from penstock.train.sites.member import MergedRound, SiteMember, load_position, 
 from penstock.train.sites.objects import read_secret
 from penstock.train.sites.weights import SiteWeights
 
+TELL_S = 1.0  # between words to the ranks that wait for the one that talks to the bucket
+
 
 class RestartSteps:
     """The steps of the checkpoints that a restart of this site may go on from.
@@ -68,7 +72,11 @@ class RestartSteps:
 
 @dataclass
 class SiteRounds:
-    """The rounds of a site that is one rank: `LocalSteps` where replicas meet in a bucket."""
+    """The rounds of a site: `LocalSteps` where replicas meet in a bucket.
+
+    The ranks of a site hold whole copies and take every step together. Rank 0 alone talks to the
+    bucket; after that the others take over where the site is, the anchor and the outer momentum.
+    """
 
     rank: RankContext
     batches: Batches
@@ -84,11 +92,6 @@ class SiteRounds:
     _began_at: int = field(default=0, init=False)  # round: what it needs until it has saved
 
     def __post_init__(self) -> None:
-        if self.rank.world.ranks > 1:
-            raise NotYet(
-                f"[sites]: a site of {self.rank.world.ranks} ranks is not built yet; write "
-                "cluster.accelerators = 1"
-            )
         run, sites = self.rank.run, self._section
         sync = run.train.sync
         if not sync.apart or sync.stream > 1:
@@ -98,7 +101,7 @@ class SiteRounds:
                 "local_steps = 30 and stream = 1"
             )
         self.cut = LeaseCut(self.batches.steps, sync.inner_steps, sites.count)
-        weights = SiteWeights(self.outer)
+        weights = self._weights = SiteWeights(self.outer)
         rules = SitesRules(self.cut, sites.needed, sites.late, sites.grace)
         about = SitesRun(
             run=run.name,
@@ -170,7 +173,7 @@ class SiteRounds:
     def _meet_outside_a_step(self, step: int) -> dict[str, bool]:
         """Find the run in the bucket, and a lease; return what else follows."""
         if not self._begun:
-            if not self.member.begin(self._resumed):
+            if self._led(lambda: "" if self.member.begin(self._resumed) else "stop"):
                 return {"stop": True}
             self._begun, self._began_at = True, self.member.here.at
             self.optimizer.copy_masters()
@@ -202,9 +205,8 @@ class SiteRounds:
 
     def _advance(self, step: int) -> dict[str, bool]:
         """Meet the others until there is a lease to train on; return what else follows."""
-        what = self.member.next()
+        what = self._led(self._next)
         self.optimizer.copy_masters()
-        self._take_lease()
         if what == "end":
             self.batches.steps = step
             section = self.rank.run.evaluate
@@ -214,6 +216,62 @@ class SiteRounds:
                 "tasks": bool(section.tasks),
             }
         return {"stop": True} if what == "stop" else {}
+
+    def _next(self) -> str:
+        what = self.member.next()
+        self._take_lease()
+        return what
+
+    def _led(self, ask: Callable[[], str]) -> str:
+        """Return what the bucket answers rank 0, on all ranks, which then are where it is.
+
+        That may take hours: an upload over a thin link, or a site that is waited for. So rank 0
+        asks beside its loop, and the loop tells the others now and then to wait on.
+        """
+        world = self.rank.world
+        if world.ranks == 1:
+            return ask()
+        if not world.lead:
+            return self._follow()
+        pool = ThreadPoolExecutor(1, "site", self._begin_thread)
+        adopted, asked = self._weights.adopted, pool.submit(ask)
+        pool.shutdown(wait=False)  # a rank that is lost meanwhile must not keep this one waiting
+        while not wait([asked], timeout=TELL_S).done:
+            world.broadcast(["wait"])
+        try:
+            what = asked.result()
+        except PenstockError as error:
+            world.broadcast(["refused", str(error), error.exit_code])
+            raise
+        world.broadcast(["there", what, self.to_json(), self._weights.adopted > adopted])
+        self._share()
+        return what
+
+    def _begin_thread(self) -> None:
+        if self.rank.world.cuda:
+            torch.cuda.set_device(self.rank.world.device)
+
+    def _follow(self) -> str:
+        """Wait for what rank 0 finds, and take it over."""
+        while True:
+            kind, *rest = self.rank.world.broadcast(None)
+            self.rank.pulse.beat()
+            if kind == "refused":
+                why, exit_code = rest
+                raise RunFailed(why) if exit_code == RunFailed.exit_code else PenstockError(why)
+            if kind == "there":
+                what, saved, adopted = rest
+                self._restore(saved)
+                self._share()
+                if adopted:
+                    self._weights.adopt()
+                return str(what)
+
+    def _share(self) -> None:
+        """Give all ranks what rank 0 has merged, and what its codec owes."""
+        for values in (self.outer.anchor, self.outer.velocity, self.outer.owed):
+            if values is not None:
+                self.rank.world.broadcast_(values)
 
     def _take_lease(self) -> None:
         here, state = self.member.here, self.member.state
@@ -241,14 +299,20 @@ class SiteRounds:
         if saved is None or "site" not in saved:
             self.outer.restart()
             return
-        load_position(self.member, saved["site"])
+        self._restore(saved)
         self._resumed, self._fed = self.member.here.at > 0, None
         self._begun = False  # the rounds after it are to be found
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Be where `to_json` says."""
+        load_position(self.member, saved["site"])
         here, counts = self.member.here, saved["site"]["counts"]
-        self.batches.lease = None
+        known = None
         if here.lease and counts:
             first = (here.at - 1) * self.cut.length + 1
-            self.batches.lease = LeaseBatches(here.lease.number, first, self.cut, *counts)
+            known = LeaseBatches(here.lease.number, first, self.cut, *counts)
+        if known != self.batches.lease:
+            self.batches.lease = known
 
     def local_state(self) -> dict[str, Tensor]:
         """Return nothing: what is on its way is in the bucket."""

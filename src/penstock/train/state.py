@@ -139,7 +139,7 @@ class TrainingState:
             "updates": self.engine.optimizer.updates,
             "sentinels": self.sentinels.to_json(),
         } | self.exchange.to_json()
-        every = self.rank.world.gather(own if self.rank.world.first_inside else None)
+        every = self.rank.world.gather(own if self.rank.leads_steps() else None)
         return {"replicas": [one for one in every if one is not None]}
 
     def load(self, found: StoredCheckpoint) -> None:
@@ -232,14 +232,14 @@ class TrainingState:
         saved = found.scalars.get("replicas", [])
         if self.exchange is None:
             return found.scalars
-        replicas, outer = self.rank.world.size("replicate"), self.exchange.outer
+        transport = self.exchange.outer.transport
         same = found.scalars["optimizer"] == self.rank.run.train.optimizer
         names = found.index().tensors.keys()
-        there = same and len(saved) == replicas and self.tensors().keys() <= names
+        there = same and len(saved) == transport.replicas and self.tensors().keys() <= names
         if all(self.rank.world.gather(there)):
-            return saved[outer.transport.replica]
+            return saved[transport.replica]
         self.rank.journal.write(
-            LocalStateDropped(names=["local steps"], saved=len(saved), now=replicas)
+            LocalStateDropped(names=["local steps"], saved=len(saved), now=transport.replicas)
         )
         return None
 

@@ -263,10 +263,19 @@ def _apart(run: Run, lay: Layout) -> Iterator[str]:
 
 
 def _sites(run: Run, lay: Layout) -> Iterator[str]:
-    if run.sites and lay.ranks > 1:
+    """Yield what a site cannot be: its ranks hold whole copies, one of which is published."""
+    if not run.sites:
+        return
+    for name in ("shard", "tensor", "pipeline", "context", "expert"):
+        if (ways := getattr(lay, name)) > 1:
+            yield (
+                f"layout.{name} = {ways}: the ranks of a site ([sites]) hold whole copies of the "
+                "model, and sites that cut it are not built yet; write 1 and use layout.replicate"
+            )
+    if run.cluster.nodes > 1:
         yield (
-            f"[sites]: a site of {lay.ranks} ranks is not built yet; write "
-            "cluster.accelerators = 1 and cluster.nodes = 1"
+            f"cluster.nodes = {run.cluster.nodes}: a site ([sites]) of several nodes is not built "
+            "yet; write 1, and let each node be a site"
         )
 
 

@@ -45,6 +45,15 @@ class _Gathering:
         return self._every
 
 
+class NoTransport:
+    """A site: all its ranks are one replica, whose bytes go through a bucket and not from here."""
+
+    replica, replicas = 0, 1
+
+    def begin(self, content: Tensor) -> Exchange:
+        raise AssertionError("a site exchanges through its bucket")
+
+
 class GroupTransport:
     """Replicas that see each other, in torch's process group between them."""
 

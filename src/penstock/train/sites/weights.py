@@ -13,9 +13,10 @@ from penstock.train.replicas.outer import HEADER, OuterStep
 
 @dataclass
 class SiteWeights:
-    """Anchor, outer momentum and weights of a site that is one rank."""
+    """Anchor, outer momentum and weights of a site, on one of its ranks."""
 
     outer: OuterStep
+    adopted: int = 0  # times that it went on from the anchor
 
     @property
     def message_bytes(self) -> int:
@@ -54,6 +55,7 @@ class SiteWeights:
     def adopt(self) -> None:
         """Go on from the anchor."""
         self.outer.adopt()
+        self.adopted += 1
 
     def anchor_hash(self) -> str:
         """Return the hash of anchor and outer momentum, on which all sites agree."""

@@ -145,6 +145,12 @@ class World:
             dist.all_reduce(values, group=self.inside_group)
         return values
 
+    def broadcast_(self, values: torch.Tensor) -> torch.Tensor:
+        """Copy rank 0's values to all ranks, in place."""
+        if self.ranks > 1:
+            dist.broadcast(values, src=0)
+        return values
+
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank; small things only."""
         if self.ranks == 1:
