@@ -199,7 +199,7 @@ class RunFolder:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.fdopen(os.open(self.path / name, flags, 0o666), "a+")
         except OSError as error:
-            raise self._unwritable(error.strerror) from None
+            raise self._unwritable(error.strerror or str(error)) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
