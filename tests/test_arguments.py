@@ -30,6 +30,7 @@ OTHER_VERBS = {
     "launch/prepare/adopt.py",
     "launch/vary.py",
     "plan/scaling/caps.py",
+    "plan/scaling/nodes.py",
     "plan/within/limits.py",
     "simulate/vary.py",
     "simulate/compare/screen.py",
