@@ -127,9 +127,12 @@ class AnomalyGuard:
         asked = vote.requests
         saves = asked["save"] or asked["stop"] or (asked["stage"] and not asked["busy"]) or last
         wanted = asked["compare"] or saves or step == self._refused
-        alike = self.rounds.ends(step) or self.rank.run.sites is not None
-        if wanted and self.world.size("replicate") > 1 and alike:
+        if wanted and self.world.size("replicate") > 1 and self._alike_after(step):
             self._compare(step, clock)
+
+    def _alike_after(self, step: int) -> bool:
+        """Return whether replicas hold the same after `step`: those of a site after every one."""
+        return self.rank.run.sites is not None or self.rounds.ends(step)
 
     def compare_before_publishing(self, step: int, clock: StepClock) -> None:
         """Compare the ranks of a site, one of which publishes for all: the others' weights must be
