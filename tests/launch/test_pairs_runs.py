@@ -136,3 +136,21 @@ def test_an_adapter_needs_no_reference_before_it_begins(
     assert report["ranks"] == 2
     assert report["val_loss"] == pytest.approx(calm_report["val_loss"], rel=1e-4)
     assert report["rewards"]["margin"] == pytest.approx(calm_report["rewards"]["margin"], rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["simpo", "orpo"])
+def test_a_killed_run_without_a_reference_ends_with_the_weights_of_one_that_was_not(
+    objective: str, made: tuple[Path, Path], tmp_path: Path, warm: PreloadClient
+) -> None:
+    path = written(tmp_path, made, **{"train.objective": objective})
+    calm_report = go(path, "name=calm")
+    at = At(15, kill)
+    report = go(path, listener=at)
+    assert at.done
+    assert report["resumed_from"] is not None
+    assert report["weights_hash"] == calm_report["weights_hash"]
+    assert report["val_rewards"] == calm_report["val_rewards"]
+    folder = RunFolder(tmp_path / "runs" / "run")
+    assert not folder.reference.exists()
+    assert origins(folder) == []
