@@ -190,6 +190,38 @@ def test_a_disk_of_one_megabyte_is_full(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_check_refuses_a_run_folder_that_train_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    places = {
+        "file": "Not a directory",
+        "file/run": "Not a directory",
+        "loop/run": "symbolic links",
+    }
+    for name, why in places.items():
+        folder = RunFolder(tmp_path / name)
+        with pytest.raises(PenstockError, match=why) as early:
+            folder.refuse_unwritable()
+        with pytest.raises(PenstockError) as late, folder.lock():
+            pass
+        assert str(early.value) == str(late.value)
+    RunFolder(tmp_path / "new" / "run").refuse_unwritable()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_read_only_disk_is_told_by_check_too(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        with pytest.raises(PenstockError, match="Read-only file system"):
+            RunFolder(disk / "run").refuse_unwritable()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def refused(folder: RunFolder, error: BaseException, steps: int = 0) -> bool:
     """Whether the folder is left behind."""
 

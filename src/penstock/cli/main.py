@@ -125,8 +125,8 @@ def _wrong_value(error: typer.BadParameter) -> str:
     """Return one line with the option, its value and the fix; empty where typer found another
     mistake, such as a missing argument.
     """
-    read = getattr(error.__cause__, "errors", list)  # of pydantic, by which typer reads values
-    found: list[dict[str, Any]] = read()
+    # Of pydantic, by which typer reads values.
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
     if not found or error.param is None:
         return ""
     why, limits = str(found[0].get("type")), found[0].get("ctx", {})

@@ -171,14 +171,15 @@ class RunFolder:
         (self.control / what).unlink(missing_ok=True)
 
     def refuse_unwritable(self) -> None:
-        """Raise the error of `lock` where it is certain, without making the folder."""
+        """Raise an error if `lock` could not make the folder or write in it. Makes nothing."""
         at = next(one for one in (self.path, *self.path.parents) if os.path.lexists(one))
         try:
             number = 0 if stat.S_ISDIR(at.stat().st_mode) else errno.ENOTDIR
         except OSError as error:  # a link to itself, or to nothing
             number = error.errno or errno.ENOENT
         if not number and not os.access(at, os.W_OK | os.X_OK):
-            number = errno.EACCES
+            read_only = os.statvfs(at).f_flag & os.ST_RDONLY
+            number = errno.EROFS if read_only else errno.EACCES
         if number:
             raise self._unwritable(os.strerror(number))
 
@@ -193,12 +194,12 @@ class RunFolder:
 
         The supervisor holds it while the run runs. Hosts that share the folder hold one each.
         """
-        self.refuse_unwritable()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.fdopen(os.open(self.path / name, flags, 0o666), "a+")
         except OSError as error:
+            self.refuse_unwritable()  # the words of `penstock check`, where it can know
             raise self._unwritable(error.strerror or str(error)) from None
         with file:
             try:

@@ -27,7 +27,8 @@ def lines(done: Simulation) -> Iterator[str]:
         f"{plural(own.ranks, 'accelerator')} on {plural(own.nodes, 'node')}{spares}{sites}, "
         f"{'live' if own.live else 'restart'} mode"
     )
-    yield f"interruptions  {_spread(done.interruptions, '{:,.0f}')} ({_by_cause(done)})"
+    by = _by_cause(done)
+    yield f"interruptions  {_spread(done.interruptions, '{:,.0f}')}{f' ({by})' if by else ''}"
     yield f"effective      {_percent(done.effective)} of the time is training; useful " + _percent(
         done.useful
     )

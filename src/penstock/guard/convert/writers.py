@@ -147,6 +147,8 @@ def _aside(out: Path, force: bool) -> Iterator[Path]:
         aside.rename(out)
         sync(out.parent)
     except OSError as error:
-        raise PenstockError(f"{out} cannot be written: {error}") from error
+        raise PenstockError(
+            f"{out}: cannot be written: {error.strerror or error}; name another place"
+        ) from error
     finally:
         aside.unlink(missing_ok=True)

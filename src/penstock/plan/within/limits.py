@@ -39,7 +39,7 @@ def parse(within: str | None, days: float | None) -> SpendingLimits:
     """Read `--within 5000usd` and `--days 10`."""
     usd = None if within is None else dollars(within)
     if days is not None and not 0 < days < 1e5:
-        raise PenstockError(f"--days {days:g}: write a number of days above zero")
+        raise PenstockError(f"--days {days:g}: write a number of days above zero, below 100000")
     return SpendingLimits(usd, None if days is None else days * DAY_S)
 
 
