@@ -38,7 +38,7 @@ from penstock.plan.job.constants import Constants, fitted
 from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout, NothingFits
 from penstock.plan.job.legal import divisors
-from penstock.plan.job.outcome import OUTER_PARTS, PeakMemory
+from penstock.plan.job.outcome import OUTER_PARTS, PeakMemory, StepTime
 from penstock.plan.memory import memory
 from penstock.plan.memory import state as memory_state
 from penstock.plan.search.sensitivity import LayoutOption
@@ -96,7 +96,7 @@ class LayoutSearch:
         LayoutOption, ...
     ]  # those that would be faster and do not; their rate is a ceiling
     opened: int  # families whose memory was looked at
-    looked_at: int  # layouts that fit, whose time was predicted
+    looked_at: int  # layouts whose time was predicted
 
 
 def splits(job: Job, ranks: int, space: SearchSpace) -> Iterator[Layout]:
@@ -260,7 +260,16 @@ def search(
                 out = _option(job, replace(layouts[-1], recompute=space.recompute[0]), floor)
                 _keep(rejected, keep, floor, next(order), out)
                 continue
+        told = len(rejected) == keep and floor >= -rejected[0][0]  # floors only rise
         for layout in layouts:
+            bare: StepTime | None = None  # with the least recompute
+            if told and len(best) == keep:
+                # Nothing of it would be kept: what does not fit was told, and the rest is too slow.
+                looked += 1
+                least_kept = replace(layout, recompute=space.recompute[0])
+                bare = step.predict(job.with_layout(least_kept), c)
+                if bare.step_s >= -best[0][0]:
+                    continue
             for recompute in space.recompute:
                 tried = replace(layout, recompute=recompute)
                 held = memory.predict(job.with_layout(tried))
@@ -269,8 +278,9 @@ def search(
                         out = LayoutOption(tried, job.tokens / floor, held)
                         _keep(rejected, keep, floor, next(order), out)
                     continue
-                looked += 1
-                time = step.predict(job.with_layout(tried), c)
+                time = bare if recompute == space.recompute[0] else None
+                looked += bare is None
+                time = time or step.predict(job.with_layout(tried), c)
                 option = LayoutOption(tried, time.tokens / time.step_s, held)
                 _keep(best, keep, time.step_s, next(order), option)
                 break
