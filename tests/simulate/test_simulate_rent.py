@@ -119,7 +119,7 @@ def test_sizes():
 def test_no_offer_fits():
     with pytest.raises(RunFailed, match="no offer fits: a: 1 nodes, 4 wanted"):
         ranked(offer("a", 2.0, nodes_available=1), nodes=4)
-    with pytest.raises(RunFailed, match=r"no offer fits: RTX 4090, 1 nodes: .* in no layout"):
+    with pytest.raises(RunFailed, match=r"no offer fits: RTX 4090, 1 node: .* in no layout"):
         ranked(offer("a", 0.6, chip="RTX 4090"))
 
 

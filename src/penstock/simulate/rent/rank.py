@@ -25,6 +25,7 @@ from penstock.simulate.rent.spans import Span, draw_start_s, drawn, of_trace
 from penstock.simulate.result import Simulation, Spread
 from penstock.simulate.simulate import Question, simulate
 from penstock.simulate.traces import Trace
+from penstock.style import plural
 
 MOST_LIVES = 1000  # of each machine
 SIZES = (1, 2, 4, 8)  # nodes that are tried when none are asked for
@@ -153,7 +154,7 @@ def rank(
                 lived[key] = _live(run, key, asked, failures)
             done = lived[key]
             if isinstance(done, str):
-                left_out[f"{offer.accelerator}, {nodes} nodes: {done}"] = None
+                left_out[f"{offer.accelerator}, {plural(nodes, 'node')}: {done}"] = None
             elif wanted.accelerators and done.own.ranks != wanted.accelerators:
                 left_out[f"{offer.accelerator}: no {wanted.accelerators} in whole nodes"] = None
             elif row.nodes_available is not None and nodes > row.nodes_available:
