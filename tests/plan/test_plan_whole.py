@@ -21,7 +21,8 @@ from penstock.plan.search.sensitivity import LayoutOption
 # What programs are promised.
 KEYS = {
     "fits", "layout", "memory", "step_s", "tokens_per_s", "mfu", "ledger", "bottleneck",
-    "sensitivity", "effective", "days", "usd", "energy_kwh", "co2e_kg", "bands", "warnings",
+    "sensitivity", "effective", "days", "usd", "energy_kwh", "co2e_kg", "embodied_co2e_kg", "bands",
+    "warnings",
     "accelerators", "machine", "checkpoint_interval_s", "interruptions", "over_budget", "next",
 }  # fmt: skip
 PEAK = 989e12

@@ -24,8 +24,16 @@ class Facility(Fact):
     typical: float | None
     high: float | None
     unit: str
-    year: int | None
+    accelerators: tuple[str, ...] = ()  # names of those whose making a figure counts
+    holds: int | None = None  # of them, in what the figure is for
+    year: int | None = None
 
 
 TABLE = Table.of_csv("facilities", Facility)
 all, find, names = TABLE.all, TABLE.find, TABLE.names
+
+
+def embodied(accelerator: str) -> Facility | None:
+    """Return what making this accelerator took, where somebody published it."""
+    rows = (row for row in TABLE if row.topic == "embodied carbon" and row.typical)
+    return next((row for row in rows if row.holds and accelerator in row.accelerators), None)

@@ -127,6 +127,7 @@ class Plan:
             "energy_it_kwh": bill.energy_it_kwh,
             "energy_kwh": bill.energy_kwh,
             "co2e_kg": bill.co2e_kg,
+            "embodied_co2e_kg": bill.embodied.kg if bill.embodied else None,
             "sync": self.sync.to_json() if self.sync else None,
             "agreement": self.agreement.to_json() if self.agreement else None,
             "bottleneck": self.bottleneck,

@@ -154,11 +154,11 @@ def _energy(plan: Plan) -> str:
     if plan.job.machine.pue is None:
         text += " without cooling"
     carbon, emitted = plan.bill.co2e_kg, plan.span("co2e_kg")
-    return (
-        f"{text}, {format_predicted_range(carbon, *emitted, MASSES)} CO2e"
-        if carbon and emitted
-        else text
-    )
+    if carbon and emitted:
+        text += f", {format_predicted_range(carbon, *emitted, MASSES)} CO2e"
+    if plan.bill.embodied:
+        text += f"; apart from it {format_predicted(plan.bill.embodied.kg, MASSES)} of making them"
+    return text
 
 
 def _effective(plan: Plan) -> str:

@@ -282,3 +282,14 @@ def test_energy_and_costs_use_the_same_pue(tmp_path: Path) -> None:
         assert energy.facility_j is not None
         assert energy.facility_j.joules == pytest.approx(pue * energy.node_j.joules)
         assert energy.facility_j.joules / J_PER_KWH == pytest.approx(costs_of(view).kwh)
+
+
+def test_making_the_accelerators_is_stated_apart_where_it_is_published(tmp_path: Path) -> None:
+    rates = CostRates(pue=SourcedRate(1.2, "given"), gco2e_per_kwh=SourcedRate(100.0, "given"))
+    found = checked(run_of(tmp_path, rates, device="cuda", device_name="NVIDIA H100 80GB HBM3"))
+    assert found.embodied_gco2e == pytest.approx(2 * END_S / 3600 / (5 * 8766) * 164e3)
+    assert found.gco2e == pytest.approx((found.kwh or 0) * 100)  # electricity alone
+    assert any("HGX H100" in note and "not in the CO2e" in note for note in found.notes)
+    (tmp_path / "other").mkdir()
+    other = checked(run_of(tmp_path / "other", rates, device="cuda", device_name="NVIDIA H200"))
+    assert other.embodied_gco2e is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.catalog import prices
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance
+from penstock.plan.cost.embodied import EmbodiedCarbon, embodied
 from penstock.plan.cost.owned import owned_cost
 from penstock.plan.hardware.machine import Machine
 from penstock.run.clusters.price import PriceSection
@@ -26,6 +27,7 @@ class Bill:
     energy_it_kwh: float | None  # machines and network
     energy_kwh: float | None  # with cooling and distribution where the PUE is known
     co2e_kg: float | None
+    embodied: EmbodiedCarbon | None  # of making the accelerators; in no sum
     warnings: tuple[str, ...]
     notes: dict[str, tuple[str, ...]]
 
@@ -145,7 +147,10 @@ def bill(run: Run, machine: Machine, ledger: Ledger, hourly: HourlyAmounts | Non
             'CO2e: no site is known; name one, such as cluster.site = "us-east-1" (`penstock '
             "catalog sites`), or write cluster.carbon"
         )
-    return Bill(ledger, usd, price, it_kwh, kwh, co2e_kg, tuple(warnings), notes)
+    made = embodied(machine, ledger.total / 3600)
+    if made:
+        notes["embodied_co2e_kg"] = (made.words,)
+    return Bill(ledger, usd, price, it_kwh, kwh, co2e_kg, made, tuple(warnings), notes)
 
 
 def _with_usd(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.plan.cost.embodied import EmbodiedCarbon, embodied
 from penstock.plan.cost.owned import HOURS_A_YEAR, OwnedCost, owned_cost
 from penstock.run.clusters.price import PriceSection
 from penstock.simulate.compare.lived import DAY_S, Lived
@@ -81,6 +82,12 @@ class Outcome:
         return Spread.of(kwh / (machine.pue or 1.0) * machine.water_l_per_kwh)
 
     @property
+    def embodied(self) -> EmbodiedCarbon | None:
+        """Return the carbon of making the accelerators that falls on the median life."""
+        hours = float(np.median(self.lived.paid_h))
+        return embodied(self.lived.candidate.found.machine, hours)
+
+    @property
     def usd_per_million(self) -> float | None:
         """Return USD for a million tokens that end in the model, by the median life."""
         return None if self.usd is None else float(np.median(self.usd)) / self.lived.tokens * 1e6
@@ -143,6 +150,8 @@ class Outcome:
             "limits": lived.plan.limits.to_json(),
             "notes": list(notes(self)),
         }
+        made = self.embodied
+        found["embodied_co2e_kg"] = made.kg if made else None
         for name in ("kwh", "co2e_kg", "water_l"):
             spread: Spread | None = getattr(self, name)
             found[name] = spread and spread.to_json()
@@ -228,6 +237,8 @@ def date_of(start: datetime, seconds: float) -> str:
 def notes(one: Outcome) -> list[str]:
     """Return what was assumed about this cluster, and what it commits to."""
     price, found = one.lived.price, []
+    if made := one.embodied:
+        found.append(f"making the accelerators: {made.words}")
     if one.usd is None:
         found.append("no price is known: write [price] in its cluster file")
     if price is None:

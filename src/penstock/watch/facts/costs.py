@@ -12,11 +12,13 @@ from typing import Any
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger, Provenance, Quantity, Source
 from penstock.plan.cost.cost import J_PER_KWH
+from penstock.plan.cost.embodied import embodied
 from penstock.plan.cost.rates import CostRates, SourcedRate
 from penstock.plan.job.outcome import STEP_CAUSES
 from penstock.plan.power.power import RESTING
 from penstock.policy.restart import EARLY
 from penstock.watch.facts.energy import Energy, energy_of
+from penstock.watch.facts.energy_model import machine_of_run
 from penstock.watch.facts.hourly import HourlyBill, bill_by_hours, hours_of
 from penstock.watch.facts.rates import rates_of
 from penstock.watch.facts.run_view import RunView
@@ -58,6 +60,7 @@ class Costs:
     kwh_to_go: float | None
     market_gco2e: float | None  # by contracts; only where a file of hours has it
     market_gco2e_to_go: float | None
+    embodied_gco2e: float | None  # of making the accelerators, so far; in no sum
     notes: tuple[str, ...]
     ledger: Ledger  # seconds, joules (of the machines), USD and gCO2e of the run so far
 
@@ -76,6 +79,7 @@ class Costs:
             "kwh_to_go": self.kwh_to_go,
             "market_gco2e": self.market_gco2e,
             "market_gco2e_to_go": self.market_gco2e_to_go,
+            "embodied_gco2e": self.embodied_gco2e,
             "notes": list(self.notes),
         }
 
@@ -106,6 +110,10 @@ def costs_with(view: RunView, energy: Energy | None) -> Costs:
         notes.append("no PUE is known: cooling of the site is not included")
     if market:
         notes.append(f"CO2e by contracts: {market.where.note}")
+    machine = machine_of_run(view) if view.launch.device == "cuda" else None
+    made = embodied(machine, sum(seconds.values()) / 3600) if machine else None
+    if made:
+        notes.append(f"making the accelerators: {made.words}")
     if hourly and hourly.off_kwh:
         notes.append(
             f"{hourly.off_kwh:.4g} kWh of pauses are not counted: budget.hours_paused = "
@@ -122,6 +130,7 @@ def costs_with(view: RunView, energy: Energy | None) -> Costs:
         kwh_to_go=power.to_go if power else None,
         market_gco2e=market.so_far if market else None,
         market_gco2e_to_go=market.to_go if market else None,
+        embodied_gco2e=made.kg * 1000 if made else None,
         notes=tuple(notes),
         ledger=_ledger(view.account.ledger, energy, usd, carbon),
     )

@@ -53,7 +53,7 @@ class PowerModel:
 def power_model(view: RunView, nodes: list[NodeEnergy]) -> PowerModel | None:
     """Return the power model of a run; None if neither TDP nor limit of the device is known."""
     cpu = view.launch.device != "cuda"
-    model = _cpu(view, nodes) if cpu else _gpu(_machine(view) or _by_limit(nodes))
+    model = _cpu(view, nodes) if cpu else _gpu(machine_of_run(view) or _by_limit(nodes))
     pue = rates_of(view).pue  # the one that costs go by
     if model is None or pue is None:
         return model
@@ -161,7 +161,7 @@ def _cores(view: RunView, nodes: list[NodeEnergy]) -> int:
 _machines: dict[tuple[object, ...], Machine | None] = {}
 
 
-def _machine(view: RunView) -> Machine | None:
+def machine_of_run(view: RunView) -> Machine | None:
     """Return the machine of `[cluster]`; cached, because pages ask every second."""
     cluster, device = view.run.cluster, view.launch.device_name
     file = here_file() if cluster.use == "here" else expanded_path(cluster.use)
