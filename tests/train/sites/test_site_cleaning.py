@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from object_server import object_server
 from penstock.errors import PenstockError
 from penstock.policy.sites import LeaseCut, Publication
 from penstock.train.sites.bucket import MOST_DELETED, RoundsGone
@@ -63,6 +64,20 @@ def test_the_bucket_stays_small_over_many_rounds(tmp_path: Path) -> None:
     assert c.live() == "end"
     assert torch.equal(a.outer.anchor, c.outer.anchor)
     assert c.member.bucket.states[0].number >= 36
+
+
+def test_the_bucket_stays_small_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the requests of S3, which has one of its own for deletions."""
+    with object_server() as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        a = Site("s3://data/sites", "a", **ONE)
+        assert a.live() == "end"
+        assert a.not_cleaned == []
+        assert len(a.place.list("rounds")) <= 1 + 2 * 3
+        assert len(a.place.list("published")) <= 2 * 3 + 1
+        assert 2 <= len(a.place.list("snapshots")) <= 3
+        assert len(server.objects) <= 20
 
 
 def test_what_a_restart_of_a_site_needs_stays(tmp_path: Path) -> None:
