@@ -153,6 +153,7 @@ class Trainer:
         self.saver.wait_until_copied(clock)
         if accepted:
             stepper.update(summed, vote.grad_norm, rate, clock)
+            self.batches.audit(step)  # before a site takes its next lease
         else:
             stepper.discard()
         if self.agreement.ends(step):
@@ -168,7 +169,6 @@ class Trainer:
         """Record that a step is passed, before anything else happens."""
         self.progress.step, self.progress.pending = step, vote
         if accepted:
-            self.batches.audit(step)
             self.curve.add(step, vote, rate, self.batches.tokens_at(step))
             if vote.figures and self.rank.world.lead:
                 rewards = PairsRewarded(step=step, **rewards_of(vote.figures))
