@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from made_run import made_run
 from penstock.cli.main import app
 from penstock.errors import PenstockError
+from penstock.run.folder import find_run
 
 LONG = "a-very-long-name-of-a-run-" * 5 + "end"
 
@@ -68,3 +69,14 @@ def test_stop_asks_a_run_that_is_running(tmp_path: Path) -> None:
     assert told["run"] == "made"
     assert "save and stop" in told["said"]
     assert folder.control_requests()["stop"]
+
+
+def test_a_run_is_called_by_its_folder_from_inside_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "run.toml").write_text("")
+    monkeypatch.chdir(tmp_path / "inside")
+    assert find_run(".").name == "inside"
+    monkeypatch.chdir(tmp_path)
+    assert find_run("inside").path == Path("inside")

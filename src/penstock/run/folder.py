@@ -321,10 +321,8 @@ def find_run(where: str, root: str = "runs") -> RunFolder:
         if not folder.exists() and beside.exists():  # started in the folder of the run file
             folder = beside
     else:
-        # The absolute path of `.` has a name.
-        folder = RunFolder(
-            Path(os.path.abspath(path)) if (path / "run.toml").is_file() else Path(root) / where
-        )
+        named = path if path.name.strip(".") else Path(os.path.abspath(path))  # `.` has no name
+        folder = RunFolder(named if (path / "run.toml").is_file() else Path(root) / where)
     if not folder.exists():
         names = [f.name for f in list_runs(root)]
         hint = nearest(re.sub(r".*/", "", where), names)
