@@ -157,3 +157,35 @@ def test_python_lives_the_same(file: str) -> None:
     assert isinstance(done, penstock.Simulation)
     with pytest.raises(PenstockError, match=r"override: failures\.stall = -1"):
         penstock.simulate(file, failures={"stall": -1})
+
+
+TINY = """name = "tiny"
+[model]
+layers = 1
+hidden = 16
+heads = 2
+ffn = 32
+vocab = 300
+[data]
+sequence = 16
+[train]
+steps = 4
+batch_tokens = 64
+precision = "fp32"
+[evaluate]
+every = "2 steps"
+[guard]
+checkpoint = "2 steps"
+[cluster]
+accelerators = 1
+"""
+
+
+def test_a_run_that_mostly_evaluates_and_copies_ends(file: str) -> None:
+    """Both shares are of the same time: together they leave some for the steps."""
+    Path(file).write_text(TINY)
+    told = json.loads(say(file, "--lives", "5", "--json"))
+    assert told["days"]["p50"] < 0.01
+    assert min(told["ledger"]["seconds"].values()) >= 0
+    planned = json.loads(CliRunner().invoke(app, ["plan", file, "--json"]).stdout)
+    assert told["effective"]["p50"] == pytest.approx(planned["effective"], abs=0.02)

@@ -109,6 +109,8 @@ def conditions(
     interval_s = max(pace.interval_s, cost.save_s)
     work_s = plan.life.steps * step_s
     evaluate_s = plan.life.evaluate_s
+    copies = pace.fast_share(step_s)  # of the time in steps and copies
+    working_s = work_s / (1 - copies) + evaluate_s
     seen = hang.RankObservation(0, "forward", 1, 0.0)
     own = Conditions(
         ranks=job.layout.ranks,
@@ -130,8 +132,8 @@ def conditions(
         save_cost_s=pace.stall_s,
         interval_s=interval_s,
         fast_every=pace.fast_steps,
-        fast_share=pace.fast_share(step_s),
-        evaluate_share=evaluate_s / (work_s + evaluate_s),
+        fast_share=work_s * copies / (1 - copies) / working_s,
+        evaluate_share=evaluate_s / working_s,
         live=guard.mode == "live" and job.layout.replicate > 1,
         restarts=guard.restarts,
         timeout_s=guard.timeout,
