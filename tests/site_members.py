@@ -90,6 +90,7 @@ class Site:
             joined=lambda began, number: self.jumps.append((began, number)),
             unreachable=lambda why: None,
             not_cleaned=self.not_cleaned.append,
+            work_published=lambda: None,
             needs=lambda: self.member.here.at if self.saved is None else self.saved,
             stops=self.stopped.is_set,
             clock=lambda: time.monotonic() + offset_s,

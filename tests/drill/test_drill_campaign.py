@@ -1,5 +1,7 @@
 """Campaigns are the same for the same seed and reach every place; the catalogue is whole."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,11 +12,13 @@ from penstock.drill.catalog import FAULTS, chosen
 from penstock.drill.faults import DrillFault, Injection, ScratchScale
 from penstock.drill.hosts import HOST_ACTIONS
 from penstock.drill.needs import CHECKS
+from penstock.drill.sites import LOCAL_STEPS, SITE_ACTIONS
 from penstock.drill.table import BY, COLUMNS, cells, line, markdown
 from penstock.errors import PenstockError
 from penstock.guard.detect.pulse import PHASES
 
 BESIDE = ("write", "publish", "send")
+AT_THE_END_OF_A_LEASE = "site_published"
 
 
 @given(st.integers(0, 2**32), st.integers(12, 60), st.integers(1, 8))
@@ -51,12 +55,16 @@ def test_every_fault_of_the_catalogue_can_be_armed() -> None:
     scale = ScratchScale()
     for fault in FAULTS.values():
         assert set(fault.reported_by) <= set(BY), fault.name
-        deeds = HOST_ACTIONS if "hosts" in fault.needs else ACTIONS
+        deeds: Mapping[str, object] = HOST_ACTIONS if "hosts" in fault.needs else ACTIONS
+        deeds = SITE_ACTIONS if "sites" in fault.needs else deeds
         assert fault.outside_action in ("", *deeds), fault.name
         assert set(fault.needs) <= {*CHECKS, "two_checkpoints"}, fault.name
         assert fault.injections or fault.outside_action, fault.name
         for trap, _ in fault.failpoints(scale, 2):
-            assert trap.phase in (*PHASES, *BESIDE)
+            assert trap.phase in (*PHASES, *BESIDE, AT_THE_END_OF_A_LEASE)
+            if trap.phase == AT_THE_END_OF_A_LEASE:
+                assert trap.step
+                assert trap.step % LOCAL_STEPS == 0
             assert trap.step is None or 1 <= trap.step <= scale.steps
             if trap.phase in ("stage",):
                 assert trap.step is None or trap.step % scale.fast == 0

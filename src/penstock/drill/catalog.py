@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from penstock.drill.faults import DrillFault, Injection, StepChoice, WeightsRule
 from penstock.drill.hosts import FIELDS
+from penstock.drill.sites import LOOSE, STEADY
 from penstock.errors import PenstockError, nearest
 
 HELD_MS = 60_000.0  # a rank that is held waits for the drill, which acts and ends it
@@ -198,9 +199,63 @@ NETWORK = (
     _hosts("network_cut", "the link of a host cut, and mended later", "host_lost"),
     _hosts("packet_loss", "every fiftieth packet between hosts lost", outcome="same"),
 )
+
+
+def _sites(
+    name: str, what: str, fields: tuple[str, ...], *reported_by: str, at: int = 6
+) -> DrillFault:
+    """Return a fault between two sites; the second one is held while the drill acts."""
+    return DrillFault(
+        name,
+        what,
+        reported_by,
+        (Injection("hold", "forward", at, ms=HELD_MS),),
+        outside_action=name,
+        outcome="same" if fields == STEADY else "near",
+        needs=("sites",),
+        fields=fields,
+    )
+
+
+BETWEEN_SITES = (
+    _sites(
+        "cut_site",
+        "one of two sites cut off from their bucket for some rounds",
+        LOOSE,
+        "place_unreachable",
+    ),
+    _sites("slow_site", "one of two sites too slow for the rounds", LOOSE, "late_round"),
+    _sites(
+        "bucket_away", "the bucket of two sites out of reach of both", STEADY, "place_unreachable"
+    ),
+    DrillFault(
+        "kill_between_put_and_commit",
+        "SIGKILL of a site's rank after it has put its work, before a round has it",
+        ("fault",),
+        (Injection("kill", "site_published", 14),),
+        needs=("sites",),
+        fields=STEADY,
+    ),
+    _sites(
+        "replayed_round",
+        "copies of an old round and old work in the place of later ones",
+        STEADY,
+        "site_refused",
+    ),
+)
 FAULTS: dict[str, DrillFault] = {
     fault.name: fault
-    for group in (PROCESS, NOTICE, HANG, NUMBERS, CHECKPOINTS, DATA, MACHINE, NETWORK)
+    for group in (
+        PROCESS,
+        NOTICE,
+        HANG,
+        NUMBERS,
+        CHECKPOINTS,
+        DATA,
+        MACHINE,
+        NETWORK,
+        BETWEEN_SITES,
+    )
     for fault in group
 }
 

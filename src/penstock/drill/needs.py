@@ -10,6 +10,8 @@ from penstock.drill.store_proxy import ENDPOINT
 from penstock.meter import devices
 from penstock.run.schema.run import Run
 
+SITES_STEPS = 24  # of a run whose sites are disturbed
+
 
 def _root(run: Run, ranks: int) -> str:
     return "" if os.geteuid() == 0 else "needs root, to mount a disk of its own"
@@ -36,6 +38,20 @@ def _store(run: Run, ranks: int) -> str:
     return ""
 
 
+def bucket_of(run: Run) -> str:
+    """Return the URL below which sites of a drill meet; empty if the run names none."""
+    named = (run.sites.bucket if run.sites else "", run.guard.durable)
+    return next((where for where in named if where and is_url(where)), "")
+
+
+def _sites(run: Run, ranks: int) -> str:
+    if run.layout is not None or run.guard.mode == "live" or run.cluster.nodes > 1:
+        return "needs a run on one node whose layout is chosen by the planner, and restarts"
+    if not (bucket_of(run) and os.environ.get(ENDPOINT, "").startswith("http:")):
+        return f"needs sites.bucket or guard.durable at a URL, and {ENDPOINT} with http"
+    return ""
+
+
 def _hosts(run: Run, ranks: int) -> str:
     if run.layout is not None or run.guard.mode == "live":
         return "needs a run whose layout is chosen by the planner, and restarts"
@@ -48,6 +64,8 @@ def _hosts(run: Run, ranks: int) -> str:
 
 def too_short(fault: DrillFault, scale: ScratchScale) -> str:
     """Return why a scratch run of this length is too short for the fault; "" if it is not."""
+    if "sites" in fault.needs and scale.steps < SITES_STEPS:
+        return f"needs rounds before and after the fault: at least {SITES_STEPS} steps"
     if "two_checkpoints" not in fault.needs or scale.two_checkpoints:
         return ""
     return f"needs two checkpoints: at least {scale.steps_for_two_checkpoints()} steps"
@@ -60,6 +78,7 @@ CHECKS: dict[str, Callable[[Run, int], str]] = {
     "dataset": _dataset,
     "hosts": _hosts,
     "store": _store,
+    "sites": _sites,
 }
 
 

@@ -22,10 +22,12 @@ def write_run_file(run: Run, folder: Path, name: str, scale: ScratchScale, ranks
     train["steps"] = scale.steps
     # One more than there are ranks: their parts differ in size, and some have filler.
     train["batch_tokens"] = min(run.batch_samples, ranks + 1) * run.sample_tokens
+    if table.pop("sites", None):  # a drill must not meet the real sites
+        train["sync"] = {}
     if run.train.misfit(scale.steps):
         train |= {"warmup": "5%", "decay": "20%"}
-    for name in [name for name in table["evaluate"] if name.startswith("tasks")]:
-        del table["evaluate"][name]  # their scores say nothing of a run that is this short
+    for field in [field for field in table["evaluate"] if field.startswith("tasks")]:
+        del table["evaluate"][field]  # their scores say nothing of a run that is this short
     table["evaluate"].pop("patience", None)  # a drill is held against a run of the same length
     table["evaluate"] |= {"every": _steps(scale.evaluate), "tokens": EVALUATED * run.sample_tokens}
     table["guard"] |= {

@@ -4,11 +4,11 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.data.read.open import open_planned
-from penstock.drill import scratch_run
+from penstock.drill import scratch_run, sites
 from penstock.drill.actions import ACTIONS
 from penstock.drill.clock import SLACK_S
 from penstock.drill.drill_run import LIMIT_S, DrillRun, DrillStuck
@@ -16,7 +16,7 @@ from penstock.drill.facts import DrillFacts, read_facts
 from penstock.drill.faults import DrillFault, ScratchScale
 from penstock.drill.hosts import HOST_ACTIONS, MultiHostDrillRun
 from penstock.drill.judge import DrillVerdict, judge
-from penstock.drill.needs import missing
+from penstock.drill.needs import bucket_of, missing
 from penstock.errors import RunFailed
 from penstock.meter import devices
 from penstock.run.folder import RunFolder
@@ -42,6 +42,7 @@ class DrillSession:
     batch: int = 0  # samples of a step
     baseline: DrillFacts | None = None
     dataset: Path = Path()
+    undisturbed_sites: str = ""  # hash of their weights, once a drill has needed it
 
     def open(self) -> DrillFacts:
         """Make the undisturbed run, with which all others are compared."""
@@ -70,6 +71,8 @@ class DrillSession:
             return self._record(DrillVerdict(fault.name, fault.what, True, skipped=why))
         if self.run.guard.mode == "live":
             fault = fault.in_live_mode()
+        if "sites" in fault.needs:
+            return self._record(self._drill_sites(fault))
         self.report(fault.what)
         kind = MultiHostDrillRun if "hosts" in fault.needs else DrillRun
         fields = fault.fields
@@ -84,6 +87,61 @@ class DrillSession:
         if verdict.passed:
             self._clear(drill_run)
         return self._record(verdict)
+
+    def _drill_sites(self, fault: DrillFault) -> DrillVerdict:
+        """Run two sites with a fault between them, and once without."""
+        if not self.undisturbed_sites:
+            own = DrillFault("calm_sites", "two undisturbed sites", (), fields=sites.STEADY)
+            verdict, self.undisturbed_sites = self._judged_sites(own)
+            if not verdict.passed:
+                why = [f"two undisturbed sites: {one}" for one in verdict.why]
+                self.undisturbed_sites = ""
+                return replace(verdict, fault=fault.name, what=fault.what, why=why)
+        return self._judged_sites(fault)[0]
+
+    def _judged_sites(self, fault: DrillFault) -> tuple[DrillVerdict, str]:
+        """Return the verdict and the hash of the weights of the first site."""
+        self.report(fault.what)
+        place, root = bucket_of(self.run), self.root.absolute() / fault.name
+        shutil.rmtree(root, ignore_errors=True)
+        drill = sites.make_drill(
+            {site: self._site_file(root / site) for site in sites.SITES},
+            lambda file, fields: self._of_file(file, fields),
+            f"{place}/drills/{uuid.uuid4().hex[:8]}",
+            self.scale,
+            self.batch,
+            fault.fields,
+        )
+        try:
+            for site, one in drill.runs.items():
+                armed = fault.failpoints(self.scale, 1) if site == sites.SITES[-1] else []
+                one.prepare(armed)
+            sites.SITE_ACTIONS[fault.outside_action](drill)
+            drill.finish()
+            verdict = sites.judge_sites(drill, fault, self.undisturbed_sites)
+            found = drill.weights_hash(sites.SITES[0])
+        except DrillStuck as stuck:
+            return DrillVerdict(fault.name, fault.what, False, [str(stuck)]), ""
+        finally:
+            drill.clear()
+        if verdict.passed and not self.keep:
+            shutil.rmtree(root)
+        return verdict, found
+
+    def _site_file(self, folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        return scratch_run.write_run_file(self.run, folder, sites.NAME, self.scale, self.ranks)
+
+    def _of_file(self, file: Path, fields: list[str]) -> DrillRun:
+        folder = RunFolder(file.parent / file.stem)
+        return DrillRun(folder, ["train", str(file), *fields, "--json"], limit_s=self._limit_s)
+
+    @property
+    def _limit_s(self) -> float:
+        """A large model takes its time to start; the undisturbed run says how long."""
+        if self.baseline is None:
+            return BASELINE_LIMIT_S
+        return max(LIMIT_S, PATIENCE * self.baseline.wall_s)
 
     def _judged(self, drill_run: DrillRun, fault: DrillFault, baseline: DrillFacts) -> DrillVerdict:
         drill_run.prepare(fault.failpoints(self.scale, self.ranks))
@@ -116,11 +174,7 @@ class DrillSession:
         folder = RunFolder(self.root.absolute() / name)
         shutil.rmtree(folder.path, ignore_errors=True)
         file = scratch_run.write_run_file(self.run, self.root, name, self.scale, ranks)
-        # A large model takes its time to start; the undisturbed run says how long.
-        limit_s = (
-            max(LIMIT_S, PATIENCE * self.baseline.wall_s) if self.baseline else BASELINE_LIMIT_S
-        )
-        return kind(folder, ["train", str(file), *fields, "--json"], limit_s=limit_s)
+        return kind(folder, ["train", str(file), *fields, "--json"], limit_s=self._limit_s)
 
     def _clear(self, drill_run: DrillRun) -> None:
         drill_run.clear()

@@ -17,10 +17,13 @@ BY = {
     "host_leaves": "signal",
     "host_lost": "line to the host",
     "invocation": "next start",
+    "late_round": "number of a round",
     "lost": "exit of a rank",
+    "place_unreachable": "failed request",
     "replanned": "error of a rank",
     "replicas_differ": "hash of weights",
     "save_failed": "failed save",
+    "site_refused": "signature",
     "straggler": "times of steps",
     "took_over": "lease",
 }

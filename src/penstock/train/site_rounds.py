@@ -132,6 +132,7 @@ class SiteRounds:
             joined=self._joined,
             unreachable=self._unreachable,
             not_cleaned=self._not_cleaned,
+            work_published=lambda: self.rank.pulse.beside("site_published", self.rank.pulse.step),
             needs=self._needs,
             stops=self._stops,
         )

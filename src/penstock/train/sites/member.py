@@ -32,6 +32,7 @@ class SiteMember:
     joined: Callable[[int, int], None]  # of a jump over rounds that are deleted: from, to
     unreachable: Callable[[str], None]
     not_cleaned: Callable[[str], None]
+    work_published: Callable[[], None]
     needs: Callable[[], int | None]  # first round that a restart begins from; None: not known
     stops: Callable[[], bool]  # asked while it waits
     here: SitePosition = field(default_factory=SitePosition)
@@ -170,6 +171,7 @@ class SiteMember:
             self.bucket.publish(said, payload)
             self.weights.keep_owed(owed)
             self.published = True
+            self.work_published()
         found, rules = self.bucket.candidates(), self.bucket.rules
         number, now = self.bucket.newest.number, self.clock()
         if len(found) < rules.needed:
