@@ -50,6 +50,8 @@ OPTION = re.compile(r"(?<![\w-])--([a-z]\w*)(?![\w-])")
         ("with `--fork NAME`; or", 'with `fork="NAME"`; or'),
         ("--fork other: there is no run", 'fork="other": there is no run'),
         ("--fork 'a/b': not a name", "fork='a/b': not a name"),
+        ("--seed -1: write one", "seed=-1: write one"),
+        ("--days 0.5: too few", "days=0.5: too few"),
         ("--fork and --fresh: give one", "fork=… and fresh=True: give one"),
         ("--best and --step 5: two checkpoints", "best=True and step=5: two checkpoints"),
         ("with --force, or name another with --out", "with force=True, or name another with out=…"),

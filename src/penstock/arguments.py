@@ -17,6 +17,7 @@ VALUES = (
 
 _COMMAND = r"`penstock [^`]*`"  # a whole command stays one
 _VALUE = r"""(?: (?P<value>'[^']*'|"[^"]*"|NAME\b|[\w.-]+(?=:)))?"""
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _OPTION = re.compile(
     rf"{_COMMAND}|--(?:(?P<flag>{'|'.join(FLAGS)})|(?P<name>{'|'.join(VALUES)}){_VALUE})(?![\w-])"
 )
@@ -33,5 +34,5 @@ def _argument(found: re.Match[str]) -> str:
     if not (name := found["name"]):
         return found[0]
     value = found["value"] or "…"
-    plain = value == "…" or value[0] in "'\"" or value.isdecimal()
+    plain = value == "…" or value[0] in "'\"" or _NUMBER.fullmatch(value)
     return f"{name}={value}" if plain else f'{name}="{value}"'

@@ -93,6 +93,8 @@ def test_a_run_writes_and_exports_without_its_dataset(
     before = penstock.generate(folder.path, "def f", tokens=4)
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "cleaned"))
     assert penstock.generate(folder.path, "def f", tokens=4) == before
+    with pytest.raises(PenstockError, match=r"^seed=-1: write a number from 0 to 92233"):
+        penstock.generate(folder.path, seed=-1)
     penstock.export(folder.path)
     exported = tmp_path / "runs" / "test" / "export" / "tokenizer.json"
     assert exported.read_bytes() == folder.tokenizer.read_bytes()

@@ -13,6 +13,7 @@ import penstock
 from made_run import made_run
 from penstock.cli.main import app
 from penstock.errors import PenstockError
+from penstock.train.tasks import several
 from penstock.train.tasks.load import load_tasks
 from penstock.train.tasks.open import open_run
 from penstock.train.tasks.text import TaskTokenizer
@@ -179,6 +180,22 @@ def test_a_missing_checkpoint_is_told_by_the_option_that_named_it(tmp_path: Path
     folder = made_run(tmp_path, steps=2)
     with pytest.raises(PenstockError, match=r"^--checkpoint 77: there is no such checkpoint"):
         open_run(folder, "77")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"checkpoint": "77"}, "checkpoint=77: there is no such checkpoint"),
+        ({"checkpoint": "newst"}, 'checkpoint="newst": not a checkpoint'),
+        ({"dtype": "int3"}, 'dtype="int3": not a format of weights'),
+    ],
+)
+def test_what_is_absent_is_told_before_the_harness_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], told: str
+) -> None:
+    monkeypatch.setattr(several, "load_tasks", lambda *args: pytest.fail("it takes seconds"))
+    with pytest.raises(PenstockError, match=told):
+        penstock.evaluate(made_run(tmp_path, steps=2).path, ["a"], **options)
 
 
 def test_scores_of_the_first_documents_say_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

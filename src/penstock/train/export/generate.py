@@ -32,6 +32,7 @@ from penstock.train.parallel.parts import ModelParts
 from penstock.train.parallel.runner import PlainRunner
 
 TRIES = 5  # to find a checkpoint that is not deleted meanwhile
+SEEDS = 2**63  # what torch takes
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def generate_text(
 ) -> GeneratedText:
     """Continue `text` with the run's model; with `chat`, answer it."""
     _refuse_text(text)
+    if not 0 <= seed < SEEDS:
+        raise PenstockError(f"--seed {seed}: write a number from 0 to {SEEDS - 1}")
     saved, note = (
         (choose_checkpoint(folder, best=True)[0], "") if best else newest_checkpoint(folder)
     )

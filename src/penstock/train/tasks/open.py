@@ -13,6 +13,7 @@ from penstock.catalog.open.folder import CONFIG, GENERATION, read_config, read_s
 from penstock.catalog.open.generic import is_generic, refuse_missing_library
 from penstock.data.read.run_tokenizer import read_tokenizer
 from penstock.errors import PenstockError
+from penstock.guard.checkpoints import published_checkpoints
 from penstock.model.adapter.export import CONFIG as ADAPTER_CONFIG
 from penstock.model.initialize import decoder_on_meta
 from penstock.model.open.files import check_open_files, check_weight_files
@@ -80,10 +81,19 @@ def open_run(folder: RunFolder, checkpoint: str = NEWEST, dtype: str | None = No
     parts = load_parts(run, kept.vocab, saved, device)
     if dtype:
         for module in parts.modules:
-            module.to(_dtype(dtype))
+            module.to(dtype_named(dtype))
     logits = PlainRunner(parts).logits
     written = dtype or _dtype_name(next(parts.modules[0].parameters()).dtype)
     return OpenedModel(folder.name, text, logits, kept.vocab, device, written, saved.step, note)
+
+
+def refuse_absent(folder: RunFolder, checkpoint: str) -> None:
+    """Refuse a checkpoint that the run does not have, without reading any."""
+    if checkpoint in (NEWEST, BEST):
+        return
+    step = _step(checkpoint)
+    if all(one.step != step for one in published_checkpoints(folder.checkpoints)):
+        choose_checkpoint(folder, step, option="--checkpoint")
 
 
 def run_text(run: Run, folder: RunFolder) -> TaskText:
@@ -106,7 +116,7 @@ def open_folder(folder: Path, dtype: str | None = None) -> OpenedModel:
     refuse_missing_library(config)
     text = _text(read_small_files(folder), config, str(folder))
     dtype = dtype or dtype_of_config(config)
-    kind, device = _dtype(dtype), _device()
+    kind, device = dtype_named(dtype), _device()
     if is_generic(config):
         check_weight_files(folder)
         model = build_module(folder, kind)
@@ -148,7 +158,8 @@ def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_named(name: str) -> torch.dtype:
+    """Return the format that --dtype names."""
     if name not in DTYPES:
         raise PenstockError(f"--dtype {name}: not a format of weights; write {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -20,7 +20,14 @@ from penstock.model.user_module import NoLogits
 from penstock.run.folder import RunFolder, find_run
 from penstock.run.load import load
 from penstock.train.tasks.load import load_tasks
-from penstock.train.tasks.open import NEWEST, OpenedModel, open_folder, open_run
+from penstock.train.tasks.open import (
+    NEWEST,
+    OpenedModel,
+    dtype_named,
+    open_folder,
+    open_run,
+    refuse_absent,
+)
 
 Progress = Callable[[str, str, int, int], None]  # model, what, done, of
 
@@ -86,6 +93,12 @@ def evaluate_models(
     """Evaluate every checkpoint that was asked for of every model."""
     options.refuse_senseless()
     found = [_find(one, root) for one in targets]
+    if options.dtype:
+        dtype_named(options.dtype)
+    for model in found:
+        if isinstance(model, RunFolder):
+            for checkpoint in options.checkpoints:
+                refuse_absent(model, checkpoint)
     names, folder = _tasks_of(found, options)
     tasks = load_tasks(names, folder)
     done = []
