@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +173,21 @@ def test_whatever_the_system_says_is_said(
     assert len(err.splitlines()) == 1
 
 
-def test_a_disk_of_one_megabyte_is_full(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
+@contextmanager
+def small_disk(disk: Path, *options: str) -> Iterator[Path]:
+    """A disk of one megabyte."""
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", ",".join(["size=1m", *options]), "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount")
     try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_of_one_megabyte_is_full(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
         with (disk / "fill").open("wb", buffering=0) as fill:
             while fill.write(bytes(1 << 16)) == 1 << 16 and fill.tell() < 1 << 20:
                 pass
@@ -186,8 +195,6 @@ def test_a_disk_of_one_megabyte_is_full(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space left on device") as caught, folder.lock():
             pass
         assert system_error(caught.value).startswith(f"{folder.path}: No space left on device; ")
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_check_refuses_a_run_folder_that_train_cannot_write(tmp_path: Path) -> None:
@@ -210,16 +217,9 @@ def test_check_refuses_a_run_folder_that_train_cannot_write(tmp_path: Path) -> N
 
 
 def test_a_read_only_disk_is_told_by_check_too(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("may not mount")
-    try:
-        with pytest.raises(PenstockError, match="Read-only file system"):
-            RunFolder(disk / "run").refuse_unwritable()
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    refused = pytest.raises(PenstockError, match="Read-only file system")
+    with small_disk(tmp_path / "disk", "ro") as disk, refused:
+        RunFolder(disk / "run").refuse_unwritable()
 
 
 def refused(folder: RunFolder, error: BaseException, steps: int = 0) -> bool:
