@@ -164,9 +164,10 @@ bench-sync: $(VENV)/.dev
 	@$(BIN)/python benchmarks/sites.py $(BENCH)
 
 # Starts and killed nodes on a real Slurm of 4 nodes (as for test-slurm), beside sbatch + torchrun.
+# Bytecode is kept, as it is for users: a start is mostly imports.
 bench-launch: $(VENV)/.dev
 	@scripts/slurm.sh install
-	@$(BIN)/python benchmarks/launch.py $(BENCH)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python benchmarks/launch.py $(BENCH)
 
 # Fits the planner's constants to the measured runs in benchmarks/facts, and without each source.
 fit-plan: $(VENV)/.dev

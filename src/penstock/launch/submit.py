@@ -11,7 +11,6 @@ from pathlib import Path
 from socket import gethostname
 
 from penstock.errors import PenstockError
-from penstock.launch.doctor.before import without_bad_nodes
 from penstock.launch.engines.engine import Job, JobPhase, Submission, read_submission
 from penstock.launch.engines.refuse import refuse_second_job
 from penstock.launch.engines.table import job_of, open_engine
@@ -73,7 +72,7 @@ def submit(run: Run, listener: Listener) -> Submission:
                 return before
             _write_folder(run, folder)
             job = job_for(run)
-            started = without_bad_nodes(run, run.cluster.ssh.folder or str(job.folder), listener)
+            started = _examined(run, job, listener)
             _mark(run, job)
             submission = engine.submit(replace(job, run=started))
             counted = {**submission.detail, INVOCATIONS: str(count_invocations(folder))}
@@ -97,6 +96,15 @@ def _has_finished(run: Run, folder: RunFolder, listener: Listener) -> bool:
     if how.finished:
         report_start(how, folder, listener)
     return how.finished
+
+
+def _examined(run: Run, job: Job, listener: Listener) -> Run:
+    """Return the run without hosts that the doctor finds bad, where hosts are listed."""
+    if run.cluster.launcher != "ssh":
+        return run
+    from penstock.launch.doctor.before import without_bad_nodes  # numpy: 0.1 s of every submission
+
+    return without_bad_nodes(run, run.cluster.ssh.folder or str(job.folder), listener)
 
 
 def check(run: Run, listener: Listener) -> None:
