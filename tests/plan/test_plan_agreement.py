@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from penstock.errors import PenstockError
 from penstock.plan.agreement import settled
 from penstock.plan.hardware.machine import NetworkTier, SiteLink, of_catalog
+from penstock.plan.job.codecs import deflated_share
 from penstock.plan.make import make
+from penstock.plan.step import outer
 from penstock.policy.agreement import ENOUGH, AgreementOption, choose
 from penstock.run.diff import diff, with_old_choices
 from penstock.run.fingerprint import fingerprint
@@ -159,7 +161,9 @@ def test_sites_get_their_share_of_the_batch_and_the_slowest_of_their_links():
     assert plan.sync.replicas == 2
     assert plan.sync.link.bytes_per_s == 1.25e6
     size = plan.sync.published_bytes
-    expected = size / 1.25e6 + size / 5e6 + 5 * 0.06
+    expected = size / 1.25e6 + size / 5e6 + size / 170e6 + size / 300e6 + 5 * 0.06
+    own = outer.message_bytes(plan.job) * plan.job.agreeing_ranks
+    assert size == pytest.approx(own * deflated_share(plan.sync.codec))
     assert plan.sync.outer.transfer_s == pytest.approx(expected, rel=1e-6)
     assert plan.sync.by_tier == {"bucket": pytest.approx(size / plan.sync.local_steps)}
     assert any("1/2 of each batch" in note for note in plan.warnings)

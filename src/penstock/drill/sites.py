@@ -116,7 +116,7 @@ class SitesDrill:
         found = []
         for name in sorted(one.name for one in self.bucket.list("rounds")):
             try:
-                table, _ = unseal(name, self.bucket.get(name), self.secret)
+                table, _ = unseal(name, self.bucket.get(name), self.secret, 0)
             except BadObject:
                 continue  # no site's
             members = table.get("members", [])

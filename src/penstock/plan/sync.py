@@ -121,6 +121,7 @@ def account(run: Run, job: Job, step: StepTime, steps: int) -> SyncAccount | Non
         own, sent = float(found.message_bytes), float(found.sent_bytes)
         parts = enumerate(outer.part_bytes(job))
         whole = float(sum(size * calendar.times_leaving(part) for part, size in parts))
+        whole *= outer.published_share(job)
         number, per_step = calendar.count, sent / job.sync.local_steps
     else:
         found = None
@@ -144,7 +145,7 @@ def account(run: Run, job: Job, step: StepTime, steps: int) -> SyncAccount | Non
         link=exchange_link(job),
         outer=found,
         loss=loss_cost(run.train.optimizer, replicas, job.sync, job),
-        notes=_notes(job, own, ranks, replicas),
+        notes=_notes(job, own / outer.published_share(job), ranks, replicas),
     )
 
 
@@ -210,7 +211,9 @@ def _notes(job: Job, own: float, ranks: int, ways: int) -> tuple[str, ...]:
     ]
     if job.sync.sites:
         found.append(
-            f"a site puts its bytes into the bucket once and gets those of {ways - 1} others; the "
+            f"a site puts its bytes into the bucket once, deflated to "
+            f"{100 * outer.published_share(job):.3g} % (measured on a model of 3.3M parameters), "
+            f"and gets those of {ways - 1} others; the "
             f"slowest site is waited for, with {outer.BUCKET_REQUESTS} requests in turn (estimated)"
         )
     elif job.apart:

@@ -4,12 +4,17 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
+from penstock.plan.job.codecs import deflated_share
 from penstock.policy.sites import SiteLease, SitePosition
+from penstock.train.codecs.codec import build_codec
 from penstock.train.replicas.outer import HEADER
 from penstock.train.sites import objects
 from site_members import SECRET, SavedSite, Site, reference, together
@@ -57,6 +62,58 @@ def test_a_restarted_site_goes_on_where_it_was_saved(tmp_path: Path) -> None:
 
     together(a.live, dies_and_returns)
     assert torch.equal(again.outer.anchor, reference("int4"))
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 60)), max_size=8),
+    st.integers(1, 50),
+)
+@pytest.mark.hypothesis
+def test_any_bytes_come_back_and_never_grow(parts: list[tuple[bytes, int]], piece: int) -> None:
+    payload = b"".join(part * times for part, times in parts)
+    with mock.patch.object(objects, "PIECE_BYTES", piece):
+        sealed = objects.seal("a/b", {}, payload, SECRET)
+    assert objects.unseal("a/b", sealed, SECRET, len(payload)) == ({}, payload)
+    assert len(sealed) <= len(objects.seal("a/b", {}, b"", SECRET)) + len(payload)
+
+
+def test_bytes_are_deflated_as_the_plan_says() -> None:
+    """Values of every size, such as differences of weights are: not one normal distribution."""
+    spread = torch.linspace(-3, 3, 512).exp().repeat_interleave(512)
+    values = torch.randn(512 * 512, generator=torch.Generator().manual_seed(0)) * spread
+    for name in ("int8", "int4", "int2", "bf16", "none"):
+        message = build_codec(name).encode(values).contiguous().view(torch.uint8).numpy().tobytes()
+        assert len(objects.deflate(message)) / len(message) == pytest.approx(
+            deflated_share(name), rel=0.06
+        )
+
+
+def signed(table: dict[str, Any], payload: bytes) -> bytes:
+    """Seal bytes as they are, under a table that says anything of them."""
+    with mock.patch.object(objects, "deflate", lambda payload: payload):
+        return objects.seal("a/b", table, payload, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("size", "content", "why"),
+    [
+        (1 << 40, objects.deflate(b"x" * 1000), r"holds 1099511627776 bytes, and 5000 are"),
+        (-1, objects.deflate(b"x" * 1000), "holds -1 bytes"),
+        (True, objects.deflate(b"x"), "holds True bytes"),
+        ("9", objects.deflate(b"x" * 9), "holds '9' bytes"),
+        (999, objects.deflate(b"x" * 1000), "does not hold the 999 bytes"),
+        (1001, objects.deflate(b"x" * 1000), "does not hold the 1001 bytes"),
+        (4000, objects.deflate(b"x" * 100_000_000), "does not hold the 4000 bytes"),
+        (1000, objects.deflate(b"x" * 1000)[:-1], "does not hold the 1000 bytes"),
+        (1000, objects.deflate(b"x" * 1000) + b"y", "does not hold the 1000 bytes"),
+        (1000, b"no stream at all", "not a deflated stream"),
+    ],
+)
+def test_a_stream_that_is_not_what_its_table_says_is_refused(
+    size: object, content: bytes, why: str
+) -> None:
+    with pytest.raises(objects.BadObject, match=why):
+        objects.unseal("a/b", signed({objects.DEFLATED: size}, content), SECRET, 5000)
 
 
 def forged(
@@ -161,11 +218,11 @@ def test_a_secret_is_read_from_where_the_run_file_says(
 
 def test_every_object_is_checked_whole() -> None:
     sealed = objects.seal("a/b", {"x": 1}, b"bytes", SECRET)
-    assert objects.unseal("a/b", sealed, SECRET) == ({"x": 1}, b"bytes")
+    assert objects.unseal("a/b", sealed, SECRET, 5) == ({"x": 1}, b"bytes")
     for at in range(0, len(sealed), 7):
         changed = bytearray(sealed)
         changed[at] ^= 1
         with pytest.raises(objects.BadObject):
-            objects.unseal("a/b", bytes(changed), SECRET)
+            objects.unseal("a/b", bytes(changed), SECRET, 5)
     with pytest.raises(objects.BadObject):
-        objects.unseal("a/c", sealed, SECRET)
+        objects.unseal("a/c", sealed, SECRET, 5)

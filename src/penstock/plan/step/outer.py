@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from penstock.plan.hardware import network
 from penstock.plan.hardware.network import CommGroup
-from penstock.plan.job.codecs import HEADER_BYTES, codec_size
+from penstock.plan.job.codecs import (
+    DEFLATE_BYTES_PER_S,
+    HEADER_BYTES,
+    INFLATE_BYTES_PER_S,
+    codec_size,
+    deflated_share,
+)
 from penstock.plan.job.job import Job
 from penstock.plan.job.tensors import rank_tensors
 from penstock.plan.step import probed
@@ -46,8 +52,8 @@ APPLY = 15.0  # the outer optimizer and the copy of the weights, in the same uni
 class OuterTime:
     """Seconds and bytes of one round, on one rank."""
 
-    message_bytes: int  # of all parts, that it gives to the others
-    sent_bytes: int  # to all of them
+    message_bytes: float  # of all parts, that it gives to the others
+    sent_bytes: float  # to all of them
     encode_s: float
     decode_s: float
     apply_s: float
@@ -82,6 +88,11 @@ def message_bytes(job: Job) -> int:
     return sum(part_bytes(job))
 
 
+def published_share(job: Job) -> float:
+    """Return the share of its message that a replica publishes: sites deflate theirs."""
+    return deflated_share(job.sync.codec) if job.sync.sites else 1.0
+
+
 def part_bytes(job: Job) -> list[int]:
     """Return the bytes of each part; `train/replicas/flat.py` cuts in the same way."""
     size = codec_size(job.sync.codec, int(max(4.0, job.software.reduce_bytes)))
@@ -99,7 +110,7 @@ def part_bytes(job: Job) -> list[int]:
 def outer_time(job: Job, inner_s: float) -> OuterTime:
     """Predict one round of replicas whose inner steps take `inner_s`."""
     lay, sync = job.layout, job.sync
-    own, elements = message_bytes(job), float(sum(rank_tensors(job)))
+    own, elements = message_bytes(job) * published_share(job), float(sum(rank_tensors(job)))
     unit_s = probed.add_s(job.machine, elements / sync.parts) * sync.parts
     work = WORK[sync.codec.partition(":")[0]]
     each_s = transfer_s(job, own / sync.parts)
@@ -147,13 +158,15 @@ def transfer_s(job: Job, size_bytes: float) -> float:
 
 
 def bucket_s(job: Job, size_bytes: float) -> float:
-    """Time a round of sites that meet in a bucket: each puts a message of `size_bytes`, sees those
+    """Time a round of sites that meet in a bucket: each puts an object of `size_bytes`, sees those
     of the others and gets them. The slowest of the sites that the cluster file names is waited for.
     """
     return max(
         (
             size_bytes / link.upload_bytes_per_s
             + (job.agreeing - 1) * size_bytes / link.download_bytes_per_s
+            + size_bytes / DEFLATE_BYTES_PER_S
+            + (job.agreeing - 1) * size_bytes / INFLATE_BYTES_PER_S
             + BUCKET_REQUESTS * link.round_trip_s
             for link in job.machine.site_links
         ),

@@ -214,7 +214,7 @@ class SitesBucket:
             self.sent_bytes += len(content)
             return
         try:
-            there, _ = unseal(name, self.place.get(name), self.secret)
+            there, _ = unseal(name, self.place.get(name), self.secret, self._most(name))
         except BadObject as error:  # a stranger was first; no round can have taken that in
             self.refuse(self.site, f"{name} {error}")
             self.place.put(name, content)
@@ -379,7 +379,12 @@ class SitesBucket:
     def _get(self, name: str) -> tuple[dict[str, Any], bytes]:
         content = self.place.get(name)
         self.received_bytes += len(content)
-        return unseal(name, content, self.secret)
+        return unseal(name, content, self.secret, self._most(name))
+
+    def _most(self, name: str) -> int:
+        """Return the most bytes that an object of this name holds beside its table."""
+        kind = name.partition("/")[0]
+        return {"published": self.about.bytes, "snapshots": self.snapshot_bytes}.get(kind, 0)
 
     def _run_fields(self) -> dict[str, str]:
         return {"run": self.about.run, "fingerprint": self.about.fingerprint}
