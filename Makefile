@@ -6,9 +6,10 @@ PEERS := .peers
 MLFLOW := .mlflow
 KUBERNETES := .kubernetes
 SKY := .sky
+TRITON := .triton
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-compare bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray bench-sync
+.PHONY: train test test-kernels test-slow test-s3 test-mlflow test-hostile test-slurm drill drill-campaigns drill-live drill-spot drill-hostile bench-data bench-plan bench-sync-plan bench-simulate bench-compare bench-watch bench-train bench-adapt bench-start bench-power bench-meter bench-hosts bench-launch fit-plan lint format wheel test-install install-size clean test-ssh test-kubernetes test-sky drill-simulate test-ray bench-ray bench-sync
 
 train: $(VENV)/.core
 	@$(BIN)/penstock train examples/stdlib.toml
@@ -18,6 +19,11 @@ train: $(VENV)/.core
 # assertions of all tests again, half a minute of CPU each.
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# The Triton kernels by Triton's interpreter, without a GPU. Triton stands apart: where torch finds it,
+# torch.compile takes other ways on a CPU.
+test-kernels: $(VENV)/.dev $(TRITON)/.made
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/model/test_kernels_interpreted.py
 
 # What takes minutes, and every property test again on new random cases.
 test-slow: $(VENV)/.dev
@@ -218,5 +224,9 @@ $(SKY)/.made: scripts/sky.sh
 	@PYTHON="$(PYTHON)" scripts/sky.sh $(SKY)
 	@touch $@
 
+$(TRITON)/.made:
+	$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps --upgrade --target $(TRITON) triton==3.9.0
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PEERS) $(MLFLOW) $(KUBERNETES) $(SKY) build dist src/*.egg-info
+	rm -rf $(VENV) $(PEERS) $(MLFLOW) $(KUBERNETES) $(SKY) $(TRITON) build dist src/*.egg-info
