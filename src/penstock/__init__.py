@@ -229,9 +229,9 @@ def rent(
     """Rank offers of accelerators by what a useful token costs. Rents nothing.
 
     `offers` is a CSV file, by default the catalog's prices. `deadline` ("30 h") adds the chance to
-    be late. `accelerators` or `nodes` fix the size; else 1, 2, 4 and 8 nodes are tried. `trace` is
-    a CSV file that says when spot is there. `failures` are fields of `[failures]` in a cluster
-    file.
+    be late. `accelerators` or `nodes` fix the size; else four sizes that suit the run are tried.
+    `trace` is a CSV file that says when spot is there. `failures` are fields of `[failures]` in a
+    cluster file.
     """
     from pathlib import Path
 

@@ -116,6 +116,27 @@ def test_sizes():
     assert four.ranked[0].lived.own.ranks == 4
 
 
+def test_a_large_run_is_tried_on_sizes_that_end_in_time():
+    tokens = RUN.train.tokens * 400  # 10 trillion
+    large = RUN.model_copy(update={"train": RUN.train.model_copy(update={"tokens": tokens})})
+
+    def sizes(**more):
+        wanted = {name: more.pop(name) for name in ("deadline_s",) if name in more}
+        found = rank(large, [offer("a", 2.0, **more)], Wanted(lives=1, **wanted), REPLACING)
+        return {one.nodes: one.days.p50 for one in found.ranked}
+
+    month = sizes()
+    first, last = min(month), max(month)
+    assert sorted(month) == [first << doubled for doubled in range(4)]
+    assert month[last] < 60 < month[first]
+    week = sizes(deadline_s=7 * 24 * HOUR_S)
+    assert min(week) >= 4 * first
+    assert min(week.values()) < 7
+    assert list(sizes(nodes_available=1)) == [1]
+    assert first > 1
+    assert {one.nodes for one in ranked(offer("a", 2.0), nodes=None).ranked} == {1, 2, 4, 8}
+
+
 def test_no_offer_fits():
     with pytest.raises(RunFailed, match="no offer fits: a: 1 nodes, 4 wanted"):
         ranked(offer("a", 2.0, nodes_available=1), nodes=4)

@@ -32,7 +32,8 @@ def rent(
         int | None, typer.Option(metavar="N", help="So many accelerators.")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="So many nodes; else 1, 2, 4 and 8.")
+        int | None,
+        typer.Option(metavar="N", help="So many nodes; else four sizes that suit the run."),
     ] = None,
     trace: Annotated[
         Path | None,

@@ -7,6 +7,7 @@ no progress. Times are exact but for the rounding of floating point.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import inf
 
 from penstock.policy.spot import (
     LEAST_S,
@@ -21,6 +22,7 @@ from penstock.policy.spot import (
 from penstock.simulate.rent.spans import NEVER, Span
 
 Policy = Callable[[RentState, RentTerms], Capacity]
+Look = Callable[[RentState, RentTerms], float]
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,11 @@ def play(
     terms: RentTerms,
     policy: Policy = choose_capacity,
     history: SpotHistory = UNKNOWN,
+    look: Look = next_look_s,
 ) -> Rented:
     """Rent for `work_s` of progress until `by_s`; spot is there in each of `spans`.
 
+    `look` tells how long the policy's choice stands while spot stays as it is.
     Where two spans touch, the capacity of the first is taken back and other capacity is there at
     once. A run that is late finishes on-demand, or gives up if its policy knows none.
     """
@@ -70,7 +74,7 @@ def play(
             switched_at_s = t if chosen == "on-demand" else None
             on = chosen
         change_s = span[1] if there else span[0]
-        look_s = next_look_s(replace(state, on=on, warm_s=warm_s), terms)
+        look_s = look(replace(state, on=on, warm_s=warm_s), terms)
         until_s = min(change_s, t + look_s, by_s if on == "wait" else t + warm_s + left_s)
         step_s = until_s - t
         if on != "wait":
@@ -94,3 +98,8 @@ def play(
 def spot_alone(state: RentState, terms: RentTerms) -> Capacity:
     """Use spot whenever it is there, and nothing else."""
     return "spot" if state.spot else "wait"
+
+
+def never(state: RentState, terms: RentTerms) -> float:
+    """Look at nothing while spot stays as it is: the choice depends on that alone."""
+    return inf

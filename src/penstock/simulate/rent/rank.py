@@ -7,6 +7,7 @@ each life is then played by `policy/spot.py` against drawn or recorded availabil
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from penstock.errors import PenstockError, RunFailed
 from penstock.plan.hardware.machine import of_catalog
 from penstock.plan.life.life import DAY_S
+from penstock.plan.scaling.sweep import ScalePlanner
 from penstock.policy.spot import LEAST_S, RentTerms
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
 from penstock.run.save import to_table
 from penstock.run.schema.run import Run
 from penstock.simulate.rent.offers import Offer
-from penstock.simulate.rent.play import Rented, play, spot_alone
+from penstock.simulate.rent.play import Rented, never, play, spot_alone
 from penstock.simulate.rent.spans import Span, draw_start_s, drawn, of_trace
 from penstock.simulate.result import Simulation, Spread
 from penstock.simulate.simulate import Question, simulate
@@ -28,7 +30,8 @@ from penstock.simulate.traces import Trace
 from penstock.style import plural
 
 MOST_LIVES = 1000  # of each machine
-SIZES = (1, 2, 4, 8)  # nodes that are tried when none are asked for
+SIZES = 4  # numbers of nodes that are tried when none is asked for, each twice the last
+HORIZON_S = 60 * DAY_S  # they begin where a run could take so long, if there is no deadline
 LATE = 0.05  # an offer that is late more often than this ranks behind those in time
 LONGEST_WAIT = 20  # times its work, until a run on spot alone is taken to be late
 REPLACING = FailuresSection(repair="10 min")  # a provider replaces a node (estimated)
@@ -144,9 +147,10 @@ def rank(
     lived: dict[tuple[str, int | None, int], Simulation | str] = {}
     ranked: list[Ranked] = []
     left_out: dict[str, None] = {}  # in order, each once
+    least = cache(partial(_least_nodes, run, wanted.deadline_s or HORIZON_S))
     for offer in offers:
         row = offer.row
-        for nodes in _sizes(offer, wanted):
+        for nodes in _sizes(offer, wanted, least):
             fewer = wanted.accelerators if nodes == 1 else None  # part of a usual node
             key = (offer.accelerator, row.per_node or fewer, nodes)
             if key not in lived:
@@ -171,16 +175,34 @@ def rank(
     return Ranking(run, wanted, tuple(sorted(ranked, key=lambda one: one.key)), tuple(left_out))
 
 
-def _sizes(offer: Offer, wanted: Wanted) -> Iterator[int]:
-    """Yield the numbers of nodes to try."""
+def _sizes(offer: Offer, wanted: Wanted, least: Callable[[str, int | None], int]) -> Iterator[int]:
+    """Yield the numbers of nodes to try; without a wish, from `least` of the machine on."""
+    row = offer.row
     if wanted.nodes:
         yield wanted.nodes
     elif wanted.accelerators:
-        per_node = offer.row.per_node or _usual(offer.accelerator)
-        yield max(wanted.accelerators // per_node, 1)
+        yield max(wanted.accelerators // (row.per_node or _usual(offer.accelerator)), 1)
     else:
-        most = offer.row.nodes_available
-        yield from (n for n in SIZES if most is None or n <= most)
+        nodes = least(offer.accelerator, row.per_node)
+        if row.nodes_available is not None and nodes > row.nodes_available:
+            nodes = max(1, _power_below(row.nodes_available) >> (SIZES - 1))
+        for doubled in range(SIZES):
+            if row.nodes_available is None or nodes << doubled <= row.nodes_available:
+                yield nodes << doubled
+
+
+def _least_nodes(run: Run, within_s: float, accelerator: str, per_node: int | None) -> int:
+    """Return a power of two of nodes that could train the run in time if scaling cost nothing."""
+    try:
+        moved = _moved(run, accelerator, per_node, 1)
+        needed_s = ScalePlanner.of(moved, of_catalog(accelerator, per_node or 1)).perfect_s
+    except PenstockError:  # its plans will say why it cannot
+        return 1
+    return _power_below(int(needed_s / within_s / (per_node or _usual(accelerator))))
+
+
+def _power_below(number: int) -> int:
+    return 1 << max(number.bit_length() - 1, 0)
 
 
 def _usual(accelerator: str) -> int:
@@ -191,16 +213,20 @@ def _live(
     run: Run, key: tuple[str, int | None, int], asked: Question, failures: FailuresSection
 ) -> Simulation | str:
     """Live the run on a machine; return why, where it cannot run there."""
-    name, per_node, nodes = key
+    try:
+        return simulate(_moved(run, *key), asked, failures)
+    except PenstockError as error:
+        return str(error).splitlines()[0].partition(". ")[0]  # the rest is advice for one machine
+
+
+def _moved(run: Run, accelerator: str, per_node: int | None, nodes: int) -> Run:
+    """Return the run on a rented machine."""
     table = to_table(run)
     table.pop("layout", None)  # it was chosen for another machine
     table.pop("budget", None)  # offers are compared, not refused
-    table["cluster"] = {"use": name, "nodes": nodes, "accelerators": per_node or "all"}
+    table["cluster"] = {"use": accelerator, "nodes": nodes, "accelerators": per_node or "all"}
     table.get("guard", {}).pop("spares", None)  # a provider replaces nodes
-    try:
-        return simulate(load_table(table), asked, failures)
-    except PenstockError as error:
-        return str(error).splitlines()[0].partition(". ")[0]  # the rest is advice for one machine
+    return load_table(table)
 
 
 def _priced(
@@ -274,7 +300,7 @@ def _play(
     if fallback:
         terms = RentTerms(restart_s, fallback.row.usd_per_hour / offer.row.usd_per_hour)
         return play(there, wall_s, by_s, terms, history=offer.history)
-    return play(there, wall_s, by_s, RentTerms(restart_s, 1.0), spot_alone)
+    return play(there, wall_s, by_s, RentTerms(restart_s, 1.0), spot_alone, look=never)
 
 
 def _there(offer: Offer, nodes: int, upto_s: float, wanted: Wanted, number: int) -> Iterator[Span]:
