@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 import made_sets
 import real_ranks
@@ -29,6 +30,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("random", deadline=None, derandomize=False, max_examples=1000)
 settings.load_profile("steady")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep Hypothesis from drawing numbers that stand in our code, except for random cases.
+
+    It takes those of the modules that are imported by then. So the cases of a test would depend on
+    which other tests ran before it in this process, and with them whether it fails.
+    """
+    if not config.getoption("--hypothesis-profile"):
+        constants = providers._local_constants
+        providers._get_local_constants = lambda: constants
+
 
 TESTS = Path(__file__).parent
 LONGEST = ("guard", "train", "drill", "launch", "watch", "meter")  # ranks, and a browser

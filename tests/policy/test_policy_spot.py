@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.policy.spot import (
@@ -124,6 +124,8 @@ def _by_ticks(there: list[bool], work: int, by: int, restart: int, ratio: float)
     histories,
     st.integers(0, 2**32),
 )
+# The spot to be expected is just enough, and a moment later it is not.
+@example([], 3600.0, 1.0, 0.0, 2.0, SpotHistory(3600.0, 1.0, 0.0), 0)
 def test_no_choice_changes_between_two_looks(there, work, slack, restart, ratio, history, seed):
     """Asked at random moments in between, the rule says what it said."""
     luck, asked = np.random.default_rng(seed), RentTerms(restart, ratio)

@@ -19,7 +19,7 @@ the longer ones are taken: spot must then have been back for longer.
 look in between.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Literal
 
@@ -39,12 +39,12 @@ class SpotHistory:
     def seen(self, available: bool, lasted_s: float) -> "SpotHistory":
         """Return the history after another stretch of time."""
         if available:
-            return replace(self, up_s=self.up_s + lasted_s)
-        return replace(self, down_s=self.down_s + lasted_s)
+            return SpotHistory(self.up_s + lasted_s, self.down_s, self.taken)
+        return SpotHistory(self.up_s, self.down_s + lasted_s, self.taken)
 
     def lost(self) -> "SpotHistory":
         """Return the history after spot was taken back once more."""
-        return replace(self, taken=self.taken + 1)
+        return SpotHistory(self.up_s, self.down_s, self.taken + 1)
 
     @property
     def mean_up_s(self) -> float:
@@ -118,8 +118,7 @@ def choose_capacity(state: RentState, terms: RentTerms) -> Capacity:
         return "on-demand"
     if state.on == "on-demand":  # waiting now would waste the restart that was just paid for
         return "on-demand"
-    expected_s = state.history.useful_share(terms.restart_s) * state.left_s
-    if expected_s >= state.work_s or state.lasted_s < terms.restart_s:
+    if _until_too_little_s(state, terms) > 0 or state.lasted_s < terms.restart_s:
         return "wait"
     return "on-demand" if _filling_pays(state.history, terms) else "wait"
 
@@ -186,7 +185,10 @@ def next_look_s(state: RentState, terms: RentTerms) -> float:
 
 
 def _until_too_little_s(state: RentState, terms: RentTerms) -> float:
-    """Return when the spot to be expected is no longer enough, while spot stays away."""
+    """Return when the spot to be expected is no longer enough, while spot stays away.
+
+    It is enough if its useful share of the time left is more than the work.
+    """
     known, work_s = state.history, state.work_s
     useful_s, total_s = known.useful_s(terms.restart_s), known.up_s + known.down_s
     return (useful_s * state.left_s - work_s * total_s) / (useful_s + work_s)
