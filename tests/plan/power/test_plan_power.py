@@ -1,5 +1,6 @@
 """Power: the constants are what the metered nodes say, and a stall is never free."""
 
+from dataclasses import replace
 from math import isclose
 
 import pytest
@@ -12,8 +13,9 @@ from penstock.catalog import power as metered
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
 from penstock.plan.backtest.power_fit import fit
-from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job import constants
+from penstock.plan.job.outcome import STEP_CAUSES, StepTime
 from penstock.plan.power import power
 from penstock.plan.power.host import BOARD, CARDS, DESKTOP, FANS_LEFT, HostPower, host_power
 from penstock.plan.power.power import TdpShares, cooling_class
@@ -170,3 +172,68 @@ def test_switches_are_counted_where_there_are_several_nodes() -> None:
 
 def test_no_tdp_no_power() -> None:
     assert power.power_draw(made.machine(tdp_w=None), made.step()) is None
+
+
+H100 = of_catalog("H100", 8)
+
+
+def watts_computing(machine: Machine, **parts: float) -> float:
+    """Return the watts of one accelerator while it computes these parts of a step."""
+    assert machine.tdp_w
+    share = power.computing(machine, parts).share
+    return power.chip_power(machine, machine.tdp_w).at(share)
+
+
+def test_what_holds_an_operation_up_decides_what_it_draws() -> None:
+    """The levels are those of the catalog's measured loads, and the mix is by seconds."""
+    draws = {draw.load: draw for draw in metered.DRAWS}
+    for part, load in (("matmul", "matmul"), ("elementwise", "memory")):
+        share = draws[load].watts / (draws[load].limit_w or 1)
+        assert watts_computing(H100, **{part: 2.0}) == pytest.approx(700 * share, rel=0.002)
+    mixed = watts_computing(H100, matmul=3.0, optimizer=1.0)
+    assert mixed == pytest.approx(
+        0.75 * watts_computing(H100, matmul=1) + 0.25 * watts_computing(H100, optimizer=1)
+    )
+    waiting_w = power.TdpShares().of(700).wait_w
+    assert watts_computing(H100, launch=1.0) == pytest.approx(waiting_w)
+
+
+def test_parts_that_are_not_known_are_busy() -> None:
+    busy_w = power.TdpShares().of(700).busy_w
+    assert watts_computing(H100) == pytest.approx(busy_w)
+    assert watts_computing(H100, recompute=1.0) == pytest.approx(busy_w)
+    assert power.computing(replace(H100, kind="cpu"), {"matmul": 1.0}).share == 1.0
+    assert power.computing(replace(H100, tdp_w=None), {"matmul": 1.0}).share == 1.0
+
+
+@pytest.mark.parametrize("cap_w", [250.0, 400.0, 600.0])
+def test_no_operation_draws_more_than_the_limit(cap_w: float) -> None:
+    capped = replace(H100, cap_w=cap_w)
+    for part in ("matmul", "elementwise", "launch"):
+        assert watts_computing(capped, **{part: 1.0}) <= cap_w + 1e-6
+    assert watts_computing(capped, matmul=1.0) == pytest.approx(cap_w)
+
+
+def test_a_probe_that_saw_products_knows_their_watts() -> None:
+    probed = replace(H100, probed={"loaded_w": 500.0})
+    assert watts_computing(probed, matmul=1.0) == pytest.approx(500)
+    assert 350 < watts_computing(probed, elementwise=1.0) < 400
+
+
+def test_a_step_of_products_costs_more_than_one_of_sums() -> None:
+    """The plan's energy is by what the step does, beside the same host."""
+
+    def step_of(part: str) -> StepTime:
+        causes = dict.fromkeys(STEP_CAUSES, 0.0) | {"compute": 1.0}
+        return StepTime({part: 1.0}, causes, 1.0, 1, 1.0)
+
+    products, sums = (power.power_draw(H100, step_of(p)) for p in ("matmul", "elementwise"))
+    assert products
+    assert sums
+    more = products.by_cause[Cause.COMPUTE] - sums.by_cause[Cause.COMPUTE]
+    assert more == pytest.approx(700 * (0.992 - 0.757) / power.SUPPLIES, rel=0.01)
+    assert products.by_cause[Cause.COMMUNICATE] == sums.by_cause[Cause.COMMUNICATE]
+    alone = power.accelerator_draw(H100, step_of("matmul"))
+    assert alone
+    assert alone.by_cause[Cause.COMPUTE] == pytest.approx(700 * 0.992)
+    assert any("multiplying" in note for note in products.notes)
