@@ -16,7 +16,7 @@ from penstock.plan.backtest.power_fit import fit
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job import constants
 from penstock.plan.job.outcome import STEP_CAUSES, StepTime
-from penstock.plan.power import power
+from penstock.plan.power import power, server, site
 from penstock.plan.power.host import BOARD, CARDS, DESKTOP, FANS_LEFT, HostPower, host_power
 from penstock.plan.power.power import TdpShares, cooling_class
 
@@ -237,3 +237,47 @@ def test_a_step_of_products_costs_more_than_one_of_sums() -> None:
     assert alone
     assert alone.by_cause[Cause.COMPUTE] == pytest.approx(700 * 0.992)
     assert any("multiplying" in note for note in products.notes)
+
+
+def cpus(threads: float | None, ranks: int) -> Machine:
+    """Return a host of CPUs, as an inventory sees it."""
+    return Machine(
+        name="here",
+        accelerator="AMD EPYC",
+        kind="cpu",
+        per_node=ranks,
+        nodes=1,
+        memory_bytes=2**30,
+        memory_bytes_per_s=1e9,
+        peak_flops={},
+        matmul_flops={"fp32": 1e9},
+        tiers=(),
+        cpu_threads=threads,
+    )
+
+
+def test_cpus_draw_by_their_threads_as_in_a_report() -> None:
+    """The plan's watts are those that a report estimates without a meter, within the same band."""
+    causes = dict.fromkeys(STEP_CAUSES, 0.0) | {"compute": 3.0, "peer_wait": 1.0}
+    step = StepTime({"matmul": 3.0, "jitter": 1.0}, causes, 4.0, 1, 1.0)
+    draw = power.power_draw(cpus(8, ranks=4), step)
+    assert draw
+    for cause, watts in server.server_w(2).items():
+        if cause is not Cause.REDO:  # steps done again wait as often as others
+            assert draw.by_cause[cause] == watts
+    assert draw.by_cause[Cause.REDO] == pytest.approx(2 * (0.75 * 3.5 + 0.25 * 0.74))
+    assert draw.band == server.SERVER_BAND
+    ledger = power.with_joules(Ledger({Cause.COMPUTE: 100.0}), draw)
+    assert ledger.sum("joules") == pytest.approx(700)
+    assert "threads" in ledger.provenance["joules"].note
+    assert any("8 hardware threads" in note for note in site.power_notes(cpus(8, ranks=4)))
+
+
+def test_cpus_of_which_nothing_is_known_have_no_power() -> None:
+    causes = dict.fromkeys(STEP_CAUSES, 0.0) | {"compute": 1.0}
+    step = StepTime({"matmul": 1.0}, causes, 1.0, 1, 1.0)
+    assert power.power_draw(cpus(None, ranks=2), step) is None
+    assert not site.power_notes(cpus(None, ranks=2))
+    stated = power.power_draw(replace(cpus(8, ranks=2), tdp_w=100.0), step)
+    assert stated
+    assert stated.band == power.BAND, "what somebody stated wins"

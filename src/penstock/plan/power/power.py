@@ -21,6 +21,7 @@ from penstock.plan.hardware.machine import Machine
 from penstock.plan.job.constants import BUSY_SHARE, WAIT_SHARE
 from penstock.plan.job.outcome import STEP_CAUSES, Band, StepTime
 from penstock.plan.power.host import BOARD, HostPower, host_power
+from penstock.plan.power.server import SERVER_BAND, server_w, server_words
 
 # Nothing running: an immersed 8 × H100 node at rest is at 2,230 W (MLPerf v4.0 logs, before and
 # after runs); with the host below, 80 of 700 W for each accelerator.
@@ -80,6 +81,8 @@ class PowerDraw:
 
     by_cause: Mapping[Cause, float]
     notes: tuple[str, ...]
+    band: Band = BAND
+    words: str = "power model; machines and network, before PUE"
 
 
 def cooling_class(words: str) -> str | None:
@@ -109,10 +112,12 @@ def node(
 
 
 def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
-    """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
+    """Return the watts of one accelerator's share of the machines by cause; None where its power
+    is not known.
+    """
     found = plug_levels(machine, cooling)
     if found is None:
-        return None
+        return _server_draw(machine, step)
     levels, words = found
     return _draw(machine, step, levels, words)
 
@@ -128,13 +133,30 @@ def _draw(
     machine: Machine, step: StepTime, levels: PowerLevels, words: tuple[str, ...]
 ) -> PowerDraw:
     busy = computing(machine, step.parts)
-    by_cause = dict.fromkeys(Cause, levels.wait_w)
-    by_cause |= dict.fromkeys(BUSY, levels.at(busy.share))
-    by_cause |= dict.fromkeys(RESTING, levels.rest_w)
-    # Steps done again are steps: the mix of causes of any other.
-    step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
-    by_cause[Cause.REDO] = step_j / step.step_s
-    return PowerDraw(by_cause, (*words, *busy.notes))
+    watts = by_cause(levels, busy.share)
+    return PowerDraw(watts | _redo(watts, step), (*words, *busy.notes))
+
+
+def _server_draw(machine: Machine, step: StepTime) -> PowerDraw | None:
+    """Return the watts of a rank on CPUs that only their threads are known of."""
+    if machine.kind != "cpu" or not machine.cpu_threads:
+        return None
+    watts = dict(server_w(machine.cpu_threads / machine.per_node))
+    words = server_words(machine.cpu_threads)
+    return PowerDraw(watts | _redo(watts, step), (words,), SERVER_BAND, words)
+
+
+def by_cause(levels: PowerLevels, computing: float = 1.0) -> dict[Cause, float]:
+    """Return the watts of each cause; `computing` is how far from waiting to busy."""
+    watts = dict.fromkeys(Cause, levels.wait_w)
+    watts |= dict.fromkeys((*BUSY, Cause.REDO), levels.at(computing))
+    return watts | dict.fromkeys(RESTING, levels.rest_w)
+
+
+def _redo(watts: Mapping[Cause, float], step: StepTime) -> dict[Cause, float]:
+    """Return the watts of steps done again: they have the mix of causes of any other."""
+    joules = sum(step.causes[name] * watts[Cause(name)] for name in STEP_CAUSES)
+    return {Cause.REDO: joules / step.step_s}
 
 
 @dataclass(frozen=True)
@@ -253,5 +275,5 @@ def with_joules(ledger: Ledger, power: PowerDraw, off_rank_s: float = 0.0) -> Le
     """
     joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
     joules[Cause.DOWN] -= off_rank_s * power.by_cause[Cause.DOWN]
-    where = Provenance("estimated", "power model; machines and network, before PUE")
+    where = Provenance("estimated", power.words)
     return ledger.with_quantity("joules", joules, where)
