@@ -13,12 +13,15 @@ from penstock.catalog import power as metered
 from penstock.ledger.causes import Cause
 from penstock.ledger.ledger import Ledger
 from penstock.plan.backtest.power_fit import fit
+from penstock.plan.backtest.rows import job_of
+from penstock.plan.hardware.cap import capped
 from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job import constants
 from penstock.plan.job.outcome import STEP_CAUSES, StepTime
 from penstock.plan.power import power, server, site
 from penstock.plan.power.host import BOARD, CARDS, DESKTOP, FANS_LEFT, HostPower, host_power
 from penstock.plan.power.power import TdpShares, cooling_class
+from penstock.plan.step.step import predict
 
 
 def test_the_constants_are_the_fit_of_the_metered_rows() -> None:
@@ -281,3 +284,21 @@ def test_cpus_of_which_nothing_is_known_have_no_power() -> None:
     stated = power.power_draw(replace(cpus(8, ranks=2), tdp_w=100.0), step)
     assert stated
     assert stated.band == power.BAND, "what somebody stated wins"
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in metered.CAPS if r.load == "training"], ids=lambda r: r.name
+)
+def test_a_training_under_a_limit_draws_what_was_measured(row: metered.CappedDraw) -> None:
+    """Six layers of an 8B model on one H200: in no fit, at any limit."""
+    cells = {"model_name": "llama-8b", "layers": "6", "hidden": "4096", "ffn_hidden": "14336"}
+    cells |= {"heads": "32", "kv_heads": "8", "vocab": "128256", "seq_len": "4096", "gpu": "H200"}
+    cells |= {"num_gpus": "1", "microbatch": "1", "global_batch_seqs": "1", "sharding": "ddp"}
+    cells |= {"precision": "bf16", "framework": "fsdp", "notes": "compile", "recompute": "none"}
+    job = job_of(cells, [])
+    machine = capped(job.machine, row.limit_w) if row.limit_w < 700 else job.machine
+    took = predict(replace(job, machine=machine))
+    draw = power.accelerator_draw(machine, took)
+    assert draw
+    watts = draw.by_cause[Cause.REDO]  # of a step
+    assert watts == pytest.approx(row.watts, rel=0.06)

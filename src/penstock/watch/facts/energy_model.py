@@ -47,6 +47,7 @@ class PowerModel:
 def power_model(view: RunView, nodes: list[NodeEnergy]) -> PowerModel | None:
     """Return the power model of a run; None if neither TDP nor limit of the device is known."""
     cpu, machine = view.launch.device != "cuda", machine_of_run(view)
+    model: PowerModel | None
     if cpu and (machine is None or machine.tdp_w is None):
         model = _cpu(view, nodes)
     else:
