@@ -13,12 +13,16 @@ from penstock.style import (
     STATUS_LEVELS,
     cause_classes,
     cause_variables,
+    format_against_plan,
     format_bytes,
+    format_change,
     format_count,
     format_duration,
     format_energy,
     format_loss,
     format_mass,
+    format_predicted_times,
+    format_slowdown,
     format_step_time,
     format_usd,
 )
@@ -132,3 +136,39 @@ def test_every_cause_has_colours_of_its_own() -> None:
 
 def test_a_run_that_stopped_early_ended_well() -> None:
     assert STATUS_LEVELS[EARLY] == STATUS_LEVELS["done"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "plan", "change", "slowdown"),
+    [
+        (1.12, "12% slower than planned", "+12%", "12% slower"),
+        (0.92, "8% faster than planned", "-8%", "8% faster"),
+        (1.99, "99% slower than planned", "+99%", "99% slower"),
+        (2.0, "2 × the planned time", "2 ×", "2 × as long"),
+        (5.32, "5.3 × the planned time", "5.3 ×", "5.3 × as long"),
+        (0.41, "0.41 × the planned time", "0.41 ×", "0.41 × as long"),
+        (43.2, "43 × the planned time", "43 ×", "43 × as long"),
+    ],
+)
+def test_a_time_far_from_its_plan_is_a_multiple(
+    ratio: float, plan: str, change: str, slowdown: str
+) -> None:
+    assert format_against_plan(ratio) == plan
+    assert format_change(ratio) == change
+    assert format_slowdown(ratio) == slowdown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ((27.0, 20.0, 41.0), "27 s (20–41 s)"),
+        ((130.0, 58.0, 310.0), "2.2 min (58 s–5.2 min)"),
+        ((15120.0, 14040.0, 16560.0), "4.2 h (3.9–4.6 h)"),
+        ((187 * 86400.0, 186 * 86400.0, 189 * 86400.0), "187 days (186–189 days)"),
+        ((0.02, 0.02, 0.02), "20 ms (20–20 ms)"),
+    ],
+)
+def test_a_predicted_time_and_its_range_have_the_unit_that_suits_them(
+    seconds: tuple[float, float, float], words: str
+) -> None:
+    assert format_predicted_times(*seconds) == words

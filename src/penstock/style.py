@@ -91,6 +91,39 @@ def format_percent(share: float, decimals: int = 1) -> str:
     return f"{share:.{decimals}%}"
 
 
+# A time that is this many times the planned one, or less than one over it, is said as a multiple.
+FAR_FROM_PLAN = 2.0
+
+
+def format_change(ratio: float) -> str:
+    """Format a value over another of the same kind: `+12%`, `-8%`, and from twice on `5.3 ×`."""
+    if _is_far(ratio):
+        return f"{round_to_two_figures(ratio)} ×"
+    return f"{ratio - 1:+.0%}"
+
+
+def format_against_plan(ratio: float) -> str:
+    """Say how a time compares with the planned one, by their ratio: `12% slower than planned`, and
+    from twice or half on `5.3 × the planned time`.
+    """
+    if _is_far(ratio):
+        return f"{round_to_two_figures(ratio)} × the planned time"
+    return f"{abs(ratio - 1):.0%} {'slower' if ratio > 1 else 'faster'} than planned"
+
+
+def format_slowdown(ratio: float) -> str:
+    """Say how much longer one time is than another, by their ratio: `12% slower`, `5.3 × as
+    long`.
+    """
+    if _is_far(ratio):
+        return f"{round_to_two_figures(ratio)} × as long"
+    return f"{abs(ratio - 1):.0%} {'slower' if ratio >= 1 else 'faster'}"
+
+
+def _is_far(ratio: float) -> bool:
+    return ratio >= FAR_FROM_PLAN or ratio <= 1 / FAR_FROM_PLAN
+
+
 def format_three_digits(value: float) -> str:
     """Format a value of 1 or more in three digits: `1.20`, `35.1`, `4,200`."""
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
@@ -119,7 +152,7 @@ ENERGIES: Units = (("GWh", 1e6, 1.0), ("MWh", 1e3, 1.0), ("kWh", 1.0, 0.1), ("Wh
 
 def format_predicted(value: float, units: Units) -> str:
     """Format a predicted value in the unit that suits it: `2.1 days`, `840 kWh`."""
-    name, size = _unit(value, units)
+    name, size = unit_for(value, units)
     return f"{round_to_two_figures(value / size)} {name}"
 
 
@@ -129,12 +162,27 @@ def format_predicted_range(value: float, low: float, high: float, units: Units) 
     The unit is that of `value`. The lower end has two figures, or more where both ends would
     otherwise look the same.
     """
-    name, size = _unit(value, units)
+    name, size = unit_for(value, units)
     low, high = low / size, high / size
     places = 1 - floor(log10(low))
     if _fixed(low, places) == _fixed(high, places):
         places += 1
     return f"{_fixed(low, places)}–{_fixed(high, places)} {name}"
+
+
+def format_predicted_time(seconds: float) -> str:
+    """Format a predicted time in the unit that suits it: `38 s`, `4.2 h`, `187 days`."""
+    return format_predicted(seconds, TIMES)
+
+
+def format_predicted_times(middle_s: float, low_s: float, high_s: float) -> str:
+    """Format a predicted time and its range, each in the unit that suits it: `4.2 h (3.9–4.6 h)`,
+    `2.1 min (58 s–5.2 min)`.
+    """
+    middle, low, high = (format_predicted_time(s) for s in (middle_s, low_s, high_s))
+    if low.split(" ")[1] == high.split(" ")[1]:
+        low = low.split(" ")[0]
+    return f"{middle} ({low}–{high})"
 
 
 def round_to_two_figures(value: float) -> str:
@@ -158,7 +206,8 @@ def _trimmed(figure: str) -> str:
     return figure.rstrip("0").rstrip(".") if "." in figure else figure
 
 
-def _unit(value: float, units: Units) -> tuple[str, float]:
+def unit_for(value: float, units: Units) -> tuple[str, float]:
+    """Return the name and the size of the unit that suits a value."""
     return next((n, size) for n, size, least in units if value >= least * size or least == 0)
 
 

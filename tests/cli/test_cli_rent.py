@@ -1,6 +1,7 @@
 """`penstock rent` from the command line: the table, the advice, the JSON."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ def test_the_screen_and_the_json_say_the_same(tmp_path: Path) -> None:
     assert "take      8 × H100 SXM5, spot, north" in text
     assert "Switch to it for good" in text
     assert say(tmp_path, *words) == text
+
+
+def test_times_have_the_unit_that_suits_them(tmp_path: Path) -> None:
+    words = ("--offers", str(tmp_path / "offers.csv"))
+    text = say(tmp_path, *words, "train.tokens=100M", "--deadline", "2 h")
+    (header,) = (line for line in text.splitlines() if "USD/M tokens" in line)
+    assert "time" in header
+    rows = [line for line in text.splitlines() if " × " in line and line.lstrip()[0] == "$"]
+    assert len(rows) == 3
+    assert all(re.search(r"\d (min|h) \([\d.]+( \w+)?–[\d.]+ (min|h)\)", row) for row in rows)
+    assert " days" not in text
+    found = json.loads(say(tmp_path, *words, "train.tokens=100M", "--json"))
+    assert found["offers"][0]["days"]["p50"] < 0.1, "programs get days as before"
 
 
 def test_the_catalog_is_ranked_without_a_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`penstock simulate` from the command line: the screen, the JSON, tables, pictures, mistakes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -189,3 +190,22 @@ def test_a_run_that_mostly_evaluates_and_copies_ends(file: str) -> None:
     assert min(told["ledger"]["seconds"].values()) >= 0
     planned = json.loads(CliRunner().invoke(app, ["plan", file, "--json"]).stdout)
     assert told["effective"]["p50"] == pytest.approx(planned["effective"], abs=0.02)
+
+
+def test_the_times_of_a_short_run_are_told_in_its_own_units(file: str, tmp_path: Path) -> None:
+    """A run of seconds is not 0.000312 days: in the table, on the screen, under the picture."""
+    Path(file).write_text(TINY)
+    table = say(file, "--lives", "5", "--vary", "guard.spares=0,1")
+    assert "days" not in table
+    rows = [line for line in table.splitlines() if "–" in line]
+    assert len(rows) == 2
+    assert all(re.search(r"[\d.]+ (s|ms|min) \([\d.]+( \w+)?–[\d.]+ \w+\)", row) for row in rows)
+    screen = say(file, "--lives", "5")
+    assert re.search(r"^time +[\d.]+ (s|ms|min) \(", screen, re.M)
+    part = say(file, "--lives", "5", "--days", "0.001")
+    assert re.search(r"^progress .* steps in 86 s$", part, re.M)
+    picture = tmp_path / "p.svg"
+    say(file, "--lives", "5", "--svg", str(picture))
+    words = [one.text for one in ElementTree.fromstring(picture.read_text()).iter()]
+    assert {"s", "min", "ms"} & set(words)
+    assert not {"hours", "days"} & set(words)

@@ -1,5 +1,6 @@
 """Offers ranked for a run: by price, by deadline, with spot; and files that cannot be meant."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,9 @@ def test_spot_with_a_deadline_is_mixed_and_never_late():
     assert mixed.late == 0.0
     assert 0 < mixed.spot_share < 1
     assert mixed.usd.p50 < alone.usd.p50
-    assert any(line.startswith("mix ") and "On-demand" in line for line in screen.lines(found))
+    (mix,) = (line for line in screen.lines(found) if line.startswith("mix "))
+    assert "On-demand" in mix
+    assert re.search(r"with nothing done, [\d.]+ (min|h)( \d+ (min|s))? after the start$", mix)
 
 
 def test_spot_alone_may_be_late_where_there_is_no_on_demand():

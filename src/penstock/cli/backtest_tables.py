@@ -125,6 +125,10 @@ def _show_groups_of_runs(report: RunsReport) -> None:
         ("hours, other grades (apart)", [i for i in report.hours if not i.headline]),
         ("energy, metered, grade A", [i for i in report.energies if i.headline]),
         (
+            "of these: published hours × watts",
+            [i for i in report.energies if i.headline and i.given_hours],
+        ),
+        (
             "energy, metered, other grades (apart)",
             [i for i in report.energies if not i.headline and not i.circular],
         ),

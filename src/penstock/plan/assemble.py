@@ -86,7 +86,11 @@ def assemble(
         mfu=mfu,
         mfu_of=mfu_of,
         bands=_bands(
-            bands, lived, bill, tuple(life.failure_bands(run, job, step, worked, held_out_tokens))
+            bands,
+            lived,
+            bill,
+            tuple(life.failure_bands(run, job, step, worked, held_out_tokens)),
+            draw.band if draw else power.BAND,
         ),
         bottleneck=advice.bottleneck(job, step),
         sensitivity=sensitivity,
@@ -123,7 +127,11 @@ def _mfu(job: Job, step: StepTime) -> tuple[float | None, str]:
 
 
 def _bands(
-    bands: Bands, lived: RunLife, bill: cost.Bill, failing: Sequence[tuple[Band, Band]]
+    bands: Bands,
+    lived: RunLife,
+    bill: cost.Bill,
+    failing: Sequence[tuple[Band, Band]],
+    drawn: Band,
 ) -> dict[str, Band]:
     step = bands.step
     moving = lived.ledger.share(*STEPPING) or 0.0
@@ -132,7 +140,7 @@ def _bands(
     for longer, share in failing:  # the rates that nobody has stated
         days, effective = product_band(days, longer), product_band(effective, share)
     faster = Band(1 / step.high, 1 / step.low)
-    energy = product_band(days, power.BAND)
+    energy = product_band(days, drawn)
     return {
         "step_s": step,
         "tokens_per_s": faster,

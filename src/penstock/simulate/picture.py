@@ -9,10 +9,9 @@ from html import escape
 import numpy as np
 
 from penstock.ledger.causes import Cause
-from penstock.plan.life.life import DAY_S
 from penstock.simulate.result import Simulation
 from penstock.simulate.vary import Comparison
-from penstock.style import cause_classes
+from penstock.style import TIMES, cause_classes, unit_for
 
 WIDTH, HEIGHT = 900, 560
 LEFT, RIGHT = 70, 740
@@ -147,7 +146,7 @@ def _y(share: float) -> float:
 
 def _days(last_s: float, x: object, bottom: float) -> Iterator[str]:
     assert callable(x)
-    unit, word = (DAY_S, "days") if last_s > 2 * DAY_S else (3600.0, "hours")
+    word, unit = unit_for(last_s, TIMES)
     for place in range(7):
         at = last_s * place / 6
         yield text(x(at), bottom + 18, f"{at / unit:,.3g}", "soft", "middle")

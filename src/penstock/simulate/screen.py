@@ -10,6 +10,8 @@ from penstock.style import (
     TIMES,
     format_duration,
     format_predicted,
+    format_predicted_time,
+    format_predicted_times,
     format_step_time,
     plural,
 )
@@ -33,10 +35,12 @@ def lines(done: Simulation) -> Iterator[str]:
         done.useful
     )
     if own.steps < float("inf"):
-        yield f"time           {_units(done.days, DAY_S, TIMES)}" + _chance(done)
+        days = done.days
+        spread = format_predicted_times(*(d * DAY_S for d in (days.p50, days.p5, days.p95)))
+        yield f"time           {spread}{_chance(done)}"
     else:
         steps = Spread.of([life.steps for life in done.lives])
-        yield f"progress       {_spread(steps, '{:,.0f}')} steps in {done.days.p50:,.4g} days"
+        yield f"progress       {_spread(steps, '{:,.0f}')} steps in {_time(done.days.p50)}"
     if done.paused.p95:
         yield f"pauses         {_units(done.paused, 1.0, TIMES)} in dear hours"
     if usd := done.usd:
@@ -77,6 +81,10 @@ def _percent(found: Spread) -> str:
 def _units(found: Spread, scale: float, units: object) -> str:
     shown = [format_predicted(v * scale, units) for v in (found.p50, found.p5, found.p95)]  # type: ignore[arg-type]
     return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def _time(days: float) -> str:
+    return format_predicted_time(days * DAY_S)
 
 
 def _by_cause(done: Simulation) -> str:

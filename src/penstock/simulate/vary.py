@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from penstock.errors import PenstockError
+from penstock.plan.life.life import DAY_S
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
 from penstock.run.save import to_table
@@ -15,7 +16,7 @@ from penstock.run.schema.run import Run
 from penstock.simulate import given
 from penstock.simulate.result import Simulation, Spread
 from penstock.simulate.simulate import Question, simulate
-from penstock.style import MONEY, format_predicted
+from penstock.style import MONEY, format_predicted, format_predicted_times
 
 MOST = 64  # combinations
 
@@ -52,7 +53,7 @@ class Comparison:
     def table(self) -> Table:
         """Return one row per combination."""
         shown = Table(box=None, pad_edge=False, header_style="")
-        for name in (*self.fields, "interruptions", "effective %", "days", "USD", "spares dry"):
+        for name in (*self.fields, "interruptions", "effective %", "time", "USD", "spares dry"):
             shown.add_column(name, justify="right")
         for one in self.variants:
             done = one.done
@@ -63,7 +64,9 @@ class Comparison:
                 *values,
                 _range(done.interruptions, "{:,.0f}"),
                 _range(done.effective, "{:.1f}", 100),
-                _range(done.days, "{:,.3g}"),
+                format_predicted_times(
+                    *(d * DAY_S for d in (done.days.p50, done.days.p5, done.days.p95))
+                ),
                 "–" if usd is None else format_predicted(usd.p50, MONEY),
                 f"{100 * dry:.0f} %" if done.own.spares else "–",
             )

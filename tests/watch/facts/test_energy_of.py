@@ -12,8 +12,11 @@ from fake_meter import gpus
 from penstock.ledger.causes import Cause
 from penstock.ledger.journal.energy import EnergyJournal, EnergySource, EnergySpan, MeteredDevice
 from penstock.ledger.journal.events import MeterOdd, MetersClosed
+from penstock.plan.hardware.machine import of_catalog
+from penstock.plan.job.outcome import STEP_CAUSES, StepTime
 from penstock.plan.power import power
 from penstock.plan.power.host import BOARD
+from penstock.plan.power.server import server_w
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.energy_amounts import Energy
 from penstock.watch.facts.run_view import RunView
@@ -126,6 +129,27 @@ def test_without_a_meter_the_power_model_estimates(tmp_path: Path, plan: dict[st
         assert any("Cloud Carbon Footprint" in note for note in found.notes)
     else:
         assert 46 * 2 * 70 < found.accelerator_j.joules < 46 * 2 * 700
+
+
+def test_without_a_meter_a_report_has_the_watts_of_the_plan(tmp_path: Path):
+    """One rule: what the plan says of a cause, the estimate of a report says too."""
+    parts = {"matmul": 1.0, "elementwise": 1.0}
+    written = run_of(tmp_path, H200 | {"predicted": {"step": parts}})
+    found, machine = energy(written), of_catalog("H200", 2, 2)
+    step = StepTime(parts, dict.fromkeys(STEP_CAUSES, 0.0) | {"compute": 2.0}, 2.0, 1, 1.0)
+    draw = power.accelerator_draw(machine, step)
+    assert draw
+    seconds = RunView(written.folder).account.ledger.seconds
+    computed_j = seconds[Cause.COMPUTE] * draw.by_cause[Cause.COMPUTE]
+    assert found.accelerator_by_cause[Cause.COMPUTE] == pytest.approx(computed_j, rel=0.01)
+    assert draw.by_cause[Cause.COMPUTE] == pytest.approx(700 * (0.992 + 0.757) / 2)
+
+    (tmp_path / "cpu").mkdir()
+    written = run_of(tmp_path / "cpu", PLAN)
+    found = energy(written)
+    seconds = RunView(written.folder).account.ledger.seconds
+    for cause, watts in server_w(1).items():  # two ranks on two threads
+        assert found.by_cause[cause] == pytest.approx(seconds[cause] * watts, rel=0.01, abs=0.01)
 
 
 def test_an_unknown_device_without_a_meter_has_no_energy(tmp_path: Path):

@@ -48,11 +48,11 @@ def test_the_deviation_is_named(tmp_path: Path) -> None:
     plan = planned(1.0, compute=60.0, startup=12.0)  # nothing for communicate, and half the step
     run = written(tmp_path, plan, STEPS)
     says = facts(run.folder)["plan"]["says"]
-    assert says.startswith("100% slower than planned: a step took 2.00 s, planned 1.00 s")
+    assert says.startswith("2 × the planned time: a step took 2.00 s, planned 1.00 s")
     assert "more data_wait" in says or "more communicate" in says
     text = shown(screen(run.folder))
     assert "planned" in text
-    assert "100% slower than planned" in text
+    assert "2 × the planned time" in text
 
 
 def test_inside_of_the_band_is_as_planned(tmp_path: Path) -> None:

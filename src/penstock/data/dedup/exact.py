@@ -37,6 +37,8 @@ REVISION = 1
 class ExactDocuments:
     """Settings of the search for equal documents."""
 
+    stages = ("hash", "merge keys", "find copies", "list copies")  # for people
+
     def identity(self) -> dict[str, Json]:
         return {"kind": "exact documents", "revision": REVISION}
 
@@ -46,6 +48,8 @@ class ExactLines:
     """Settings of the search for equal lines."""
 
     characters: int = 40  # least length of a line after normalization
+
+    stages = ("hash lines", "merge lines", "find lines", "list lines")  # for people
 
     def identity(self) -> dict[str, Json]:
         return {"kind": "exact lines", "revision": REVISION, **asdict(self)}
@@ -68,19 +72,20 @@ def find_exact_copies(
     """
     with work_folder(folder, {"inputs": inputs, "parts": parts, **config.identity()}):
         keys = folder / "keys"
-        paths = run_per_part("hash", keys, _hash_part, parts, (read, config), workers, progress)
-        spill = merge_runs(folder, SpilledParts.open(paths), 1, workers, progress)
+        hashing, merging, finding, listing = config.stages
+        paths = run_per_part(hashing, keys, _hash_part, parts, (read, config), workers, progress)
+        spill = merge_runs(folder, SpilledParts.open(paths), 1, workers, progress, merging)
         slices = spill.slice_count(slice_items)
         pairs = tuple(folder / "pairs" / f"{piece}-of-{slices}" for piece in range(slices))
         run_stage(
-            "find copies",
+            finding,
             [Task(path, _find_pairs, (spill, piece, slices)) for piece, path in enumerate(pairs)],
             workers,
             progress,
         )
         out = [folder / "removed" / f"{part:06d}" for part in range(parts)]
         run_stage(
-            "list copies",
+            listing,
             [Task(path, list_removed, (part, spill, pairs)) for part, path in enumerate(out)],
             workers,
             progress,

@@ -58,7 +58,8 @@ def find_near_copies(
         bands, carry = folder / "bands", isinstance(folder, ObjectPath)
         args = (read, config, carry)
         paths = run_per_part("sign", bands, _sign_part, parts, args, workers, progress)
-        spill = merge_runs(folder, SpilledParts.open(paths), config.bands, workers, progress)
+        opened = SpilledParts.open(paths)
+        spill = merge_runs(folder, opened, config.bands, workers, progress, "merge near")
         return join_copies(folder, spill, config, workers, slice_items, progress, join_items)
 
 
@@ -82,17 +83,17 @@ def join_copies(
         for band in range(config.bands)
         for piece in range(slices)
     ]
-    run_stage("find copies", edges, workers, progress)
+    run_stage("find near", edges, workers, progress)
     edge_files = tuple(task.path for task in edges)
     if spill.items > join_items:
         pairs = join_by_stars(folder, spill, edge_files, join_items, workers, progress)
     else:
         pairs = (folder / "pairs",)
         join = Task(pairs[0], _join_clusters, (spill, edge_files))
-        run_stage("join copies", [join], workers, progress)
+        run_stage("join near", [join], workers, progress)
     out = [folder / "removed" / f"{part:06d}" for part in range(len(spill.paths))]
     run_stage(
-        "list copies",
+        "list near",
         [Task(path, list_removed, (part, spill, pairs)) for part, path in enumerate(out)],
         workers,
         progress,

@@ -25,6 +25,7 @@ def merge_runs(
     bands: int,
     workers: int | Executor,
     progress: Progress | None,
+    stage: str = "merge keys",
 ) -> SpilledParts:
     """Merge the keys of a large set; return the parts with their runs. A small set stays."""
     parts = len(spill.paths)
@@ -38,7 +39,7 @@ def merge_runs(
         ]
         for band in range(bands)
     ]
-    run_stage("merge keys", [task for some in tasks for task in some], workers, progress)
+    run_stage(stage, [task for some in tasks for task in some], workers, progress)
     runs = tuple(tuple(task.path for task in some) for some in tasks)
     return replace(spill, runs=runs, run_offsets=tuple(spill.offsets[first] for first, _ in groups))
 

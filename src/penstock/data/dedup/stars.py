@@ -72,7 +72,7 @@ def join_by_stars(
     turn = 0
 
     def step(tasks: list[Task]) -> tuple[Path, ...]:
-        run_stage(f"join copies, step {turn}", tasks, workers, progress)
+        run_stage(f"join near, step {turn}", tasks, workers, progress)
         return tuple(task.path for task in tasks)
 
     def paths(name: str, count: int) -> list[Path]:

@@ -29,7 +29,7 @@ class ScoredEnergy(ScoredPair):
     """A predicted row, in MWh."""
 
     row: WholeRunRow
-    watts: float  # of one accelerator, as the row was metered
+    watts: float  # mean over the run, of one accelerator, as the row was metered
     given_hours: bool  # the hours are the published ones
     circular: bool  # the published energy is hours × a rating: nothing was metered
 
@@ -65,12 +65,20 @@ class RunsReport:
             },
             "energy": {
                 **block([i for i in self.energies if i.headline]),
+                "published_hours": block(
+                    [i for i in self.energies if i.headline and i.given_hours]
+                ),
                 "other_grades": block(
                     [i for i in self.energies if not i.headline and not i.circular]
                 ),
                 "circular": block([i for i in self.energies if i.circular]),
                 "items": [
-                    _item(i, i.row) | {"watts": i.watts, "circular": i.circular}
+                    _item(i, i.row)
+                    | {
+                        "watts": i.watts,
+                        "published_hours": i.given_hours,
+                        "circular": i.circular,
+                    }
                     for i in self.energies
                 ],
             },

@@ -84,7 +84,7 @@ def predict_row(row: WholeRunRow) -> tuple[ScoredHours | None, ScoredEnergy | No
             job,
             planned,
         )
-    energy = _energy(row, job, lived.ledger.total / 3600 * factor if lived else None)
+    energy = _energy(row, job, lived, factor)
     if row.tokens is None:
         also = ", its power is" if energy else ""
         return hours, energy, f"tokens_b is blank: its hours cannot be planned{also}"
@@ -133,19 +133,33 @@ def _run_of(job: Job, tokens: float) -> Run:
     return Run.model_validate(fields)
 
 
-def _energy(row: WholeRunRow, job: Job, planned_h: float | None) -> ScoredEnergy | None:
-    """Return the energy of the published hours, or of the planned ones where none were."""
+def _energy(
+    row: WholeRunRow, job: Job, lived: RunLife | None, factor: float
+) -> ScoredEnergy | None:
+    """Return the energy of the published hours, or of the planned ones where none were.
+
+    It is the plan's own: seconds × watts of each cause. What published hours have beyond the plan
+    nobody itemised; they draw like the rest. A row without tokens is a run as long as its hours.
+    """
     measured = number(row.cells, "energy_mwh")
-    hours = row.hours or planned_h
-    if not measured or not hours or job.machine.tdp_w is None:
+    if lived is None and row.hours:
+        lived = lived_of(job, tokens_in(job, row.hours))
+    if not measured or lived is None:
         return None
+    hours = row.hours or lived.ledger.total / 3600 * factor
     basis = row.cells.get("energy_basis", "").casefold()
     took = step.predict(job)
     alone = re.search(r"gpu[- ]only|\bgpu power", basis)
-    watts = power.accelerator_w(job.machine, took) if alone else power.step_w(job.machine, took)
-    assert watts
     if not alone and not known_host(job.machine):
         return None
+    draw = (
+        power.accelerator_draw(job.machine, took)
+        if alone
+        else power.power_draw(job.machine, took, job.machine.cooling)
+    )
+    if draw is None:
+        return None
+    watts = power.mean_w(lived.ledger, draw)
     of_site = bool(re.search(r"(?:x|×|with|incl\w*) pue", basis)) or not (alone or "pue" in basis)
     pue = _pue(row) if of_site else 1.0
     return ScoredEnergy(
@@ -158,6 +172,12 @@ def _energy(row: WholeRunRow, job: Job, planned_h: float | None) -> ScoredEnergy
         bool(row.hours),
         bool(re.search(r"circular|hours x|h x \d", basis)),
     )
+
+
+def tokens_in(job: Job, hours: float) -> float:
+    """Return the tokens of as many accelerator-hours of steps."""
+    steps = hours * 3600 / job.layout.ranks / step.predict(job).step_s
+    return max(1.0, steps) * job.tokens
 
 
 def known_host(machine: Machine) -> bool:

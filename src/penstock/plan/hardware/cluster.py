@@ -168,6 +168,7 @@ def _any_cpu(seen: MachineInventory, ranks: int, count: int) -> Machine:
         peak_flops={},
         matmul_flops={"fp32": CORE_FLOPS * cores, "bf16": CORE_FLOPS * cores * bf16.speedup},
         tiers=(NetworkTier("node", ranks * count, SOCKET_BYTES_PER_S, SOCKET_HOP_S),),
+        cpu_threads=float(seen.devices.count),
         sources={"": "estimated: a core of a server's CPU, within a factor of two"},
     )
 
@@ -413,6 +414,7 @@ def _readings(probe: ProbeSection) -> dict[str, Any]:
         "loaded_w": probe.loaded_w,
     }
     return {
+        "cpu_threads": float(probe.ranks * probe.threads),
         "matmuls": matmuls,
         "curves": {name: rows for name, rows in curves.items() if rows},
         "probed": _known(probed),

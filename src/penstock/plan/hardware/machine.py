@@ -93,6 +93,7 @@ class Machine:
     idle_w: float | None = None
     cap_w: float | None = None  # the power limit that is set on each accelerator
     capped: float = 1.0  # speed of matmuls under it
+    cpu_threads: float | None = None  # of a node whose ranks compute on its CPUs
     host_w: float | None = None  # the node without its accelerators, while training
     read_bytes_per_s: float | None = None  # storage, per node
     write_bytes_per_s: float | None = None

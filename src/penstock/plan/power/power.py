@@ -5,6 +5,10 @@
 A stall burns power too: a waiting accelerator keeps its clocks up and polls, and fans run on. Two
 levels, shares of the TDP, are fitted on metered 8 × H100 nodes (`power_fit`); the rest is physics
 with a stated source. `penstock backtest power.csv` shows how far it is off.
+
+Where the parts of a step are known, computing has its own level: products draw more than the mean
+of the metered benchmarks, operations held up by memory less, and a device that waits for the host
+waits. `penstock backtest runs.csv` compares that with metered runs.
 """
 
 from collections.abc import Mapping
@@ -17,6 +21,7 @@ from penstock.plan.hardware.machine import Machine
 from penstock.plan.job.constants import BUSY_SHARE, WAIT_SHARE
 from penstock.plan.job.outcome import STEP_CAUSES, Band, StepTime
 from penstock.plan.power.host import BOARD, HostPower, host_power
+from penstock.plan.power.server import SERVER_BAND, server_w, server_words
 
 # Nothing running: an immersed 8 × H100 node at rest is at 2,230 W (MLPerf v4.0 logs, before and
 # after runs); with the host below, 80 of 700 W for each accelerator.
@@ -30,6 +35,16 @@ FANS_AT_REST = 0.5
 NETWORK_W = 116.0
 # Other machines than the fitted ones: the best published model is 11 % off.
 BAND = Band(0.88, 1.12)
+
+# What an accelerator draws in an operation, as a share of its TDP, by what holds the operation up:
+# 694 W in bf16 products and 530 W in sums of large tensors, of 700, on one H200 (`catalog draws`).
+# The busy share above is a mean over whole benchmarks: a fifth of their time would be memory.
+MULTIPLY_SHARE = 0.992
+MEMORY_SHARE = 0.757
+MULTIPLYING = ("matmul", "attention", "experts", "loss")
+MOVING = ("elementwise", "optimizer", "outer")
+STANDING = ("launch",)  # work is shorter than issuing it: the device stands by
+# `recompute` and `reference` are passes of the same layers: they draw like the rest.
 
 BUSY = (Cause.COMPUTE, Cause.EVALUATE)
 RESTING = (Cause.STARTUP, Cause.DOWN)
@@ -66,6 +81,8 @@ class PowerDraw:
 
     by_cause: Mapping[Cause, float]
     notes: tuple[str, ...]
+    band: Band = BAND
+    words: str = "power model; machines and network, before PUE"
 
 
 def cooling_class(words: str) -> str | None:
@@ -94,34 +111,90 @@ def node(
     )
 
 
-def step_w(machine: Machine, step: StepTime) -> float | None:
-    """Return the mean watts of one accelerator's share of the machines over a step."""
-    draw = power_draw(machine, step, machine.cooling)
-    return draw.by_cause[Cause.REDO] if draw else None
-
-
-def accelerator_w(machine: Machine, step: StepTime) -> float | None:
-    """Return the mean watts over a step of one accelerator alone, as its own meter reads them."""
-    if machine.tdp_w is None:
-        return None
-    chip = chip_power(machine, machine.tdp_w)
-    busy = sum(step.causes[name] for name in STEP_CAUSES if Cause(name) in BUSY) / step.step_s
-    return chip.at(busy)
-
-
 def power_draw(machine: Machine, step: StepTime, cooling: str = "air") -> PowerDraw | None:
-    """Return the watts of one accelerator's share of the machines by cause; None without a TDP."""
+    """Return the watts of one accelerator's share of the machines by cause; None where its power
+    is not known.
+    """
     found = plug_levels(machine, cooling)
     if found is None:
-        return None
+        return _server_draw(machine, step)
     levels, words = found
-    by_cause = dict.fromkeys(Cause, levels.wait_w)
-    by_cause |= dict.fromkeys(BUSY, levels.busy_w)
-    by_cause |= dict.fromkeys(RESTING, levels.rest_w)
-    # Steps done again are steps: the mix of causes of any other.
-    step_j = sum(step.causes[name] * by_cause[Cause(name)] for name in STEP_CAUSES)
-    by_cause[Cause.REDO] = step_j / step.step_s
-    return PowerDraw(by_cause, words)
+    return _draw(machine, step, levels, words)
+
+
+def accelerator_draw(machine: Machine, step: StepTime) -> PowerDraw | None:
+    """Return the watts of one accelerator alone by cause, as its own meter reads them."""
+    if machine.tdp_w is None:
+        return None
+    return _draw(machine, step, chip_power(machine, machine.tdp_w), ())
+
+
+def _draw(
+    machine: Machine, step: StepTime, levels: PowerLevels, words: tuple[str, ...]
+) -> PowerDraw:
+    busy = computing(machine, step.parts)
+    watts = by_cause(levels, busy.share)
+    return PowerDraw(watts | _redo(watts, step), (*words, *busy.notes))
+
+
+def _server_draw(machine: Machine, step: StepTime) -> PowerDraw | None:
+    """Return the watts of a rank on CPUs that only their threads are known of."""
+    if machine.kind != "cpu" or not machine.cpu_threads:
+        return None
+    watts = dict(server_w(machine.cpu_threads / machine.per_node))
+    words = server_words(machine.cpu_threads)
+    return PowerDraw(watts | _redo(watts, step), (words,), SERVER_BAND, words)
+
+
+def by_cause(levels: PowerLevels, computing: float = 1.0) -> dict[Cause, float]:
+    """Return the watts of each cause; `computing` is how far from waiting to busy."""
+    watts = dict.fromkeys(Cause, levels.wait_w)
+    watts |= dict.fromkeys((*BUSY, Cause.REDO), levels.at(computing))
+    return watts | dict.fromkeys(RESTING, levels.rest_w)
+
+
+def _redo(watts: Mapping[Cause, float], step: StepTime) -> dict[Cause, float]:
+    """Return the watts of steps done again: they have the mix of causes of any other."""
+    joules = sum(step.causes[name] * watts[Cause(name)] for name in STEP_CAUSES)
+    return {Cause.REDO: joules / step.step_s}
+
+
+@dataclass(frozen=True)
+class ComputingShare:
+    """How far an accelerator that computes is from waiting (0) to busy (1); products draw more."""
+
+    share: float
+    notes: tuple[str, ...] = ()
+
+
+def computing(machine: Machine, parts: Mapping[str, float]) -> ComputingShare:
+    """Return what an accelerator draws while it computes, from the parts of the step in seconds.
+
+    It is busy where the parts are not known, and on a CPU, where nobody measured them apart.
+    """
+    seconds = [
+        sum(parts.get(name, 0.0) for name in names) for names in (MULTIPLYING, MOVING, STANDING)
+    ]
+    total_s = sum(seconds)
+    if not total_s or machine.tdp_w is None or machine.kind == "cpu":
+        return ComputingShare(1.0)
+    chip = chip_power(machine, machine.tdp_w)
+    # A probe reads the watts of products.
+    multiply_w = machine.probed.get("loaded_w", MULTIPLY_SHARE * machine.tdp_w)
+    memory_w = multiply_w * MEMORY_SHARE / MULTIPLY_SHARE
+    if machine.cap_w is not None:
+        multiply_w, memory_w = min(multiply_w, machine.cap_w), min(memory_w, machine.cap_w)
+    shares = [s / total_s for s in seconds]
+    levels = (multiply_w, max(memory_w, chip.wait_w), chip.wait_w)
+    watts = sum(share * w for share, w in zip(shares, levels, strict=True))
+    multiplying, moving, standing = (f"{100 * share:.0f} %" for share in shares)
+    note = (
+        f"computing: {watts:.0f} W an accelerator, {multiplying} of it multiplying "
+        f"({multiply_w:.0f} W), {moving} moving memory ({memory_w:.0f} W), {standing} waiting for "
+        "the host (shares of the TDP measured on one H200)"
+    )
+    span_w = chip.busy_w - chip.wait_w
+    return ComputingShare((watts - chip.wait_w) / span_w if span_w > 0 else 1.0, (note,))
 
 
 def plug_levels(machine: Machine, cooling: str) -> tuple[PowerLevels, tuple[str, ...]] | None:
@@ -191,11 +264,16 @@ def _node_notes(machine: Machine, tdp_w: float, cooling: str) -> tuple[str, ...]
     )
 
 
+def mean_w(ledger: Ledger, draw: PowerDraw) -> float:
+    """Return the mean watts over all causes of a ledger."""
+    return (with_joules(ledger, draw).sum("joules") or 0.0) / ledger.total
+
+
 def with_joules(ledger: Ledger, power: PowerDraw, off_rank_s: float = 0.0) -> Ledger:
     """Return the ledger with the energy of the machines before cooling, as a meter in the rack
     reads it. In `off_rank_s` of `down` they draw nothing.
     """
     joules = {cause: ledger.seconds[cause] * power.by_cause[cause] for cause in Cause}
     joules[Cause.DOWN] -= off_rank_s * power.by_cause[Cause.DOWN]
-    where = Provenance("estimated", "power model; machines and network, before PUE")
+    where = Provenance("estimated", power.words)
     return ledger.with_quantity("joules", joules, where)

@@ -22,6 +22,7 @@ from penstock.plan.power.power import (
     node_power,
 )
 from penstock.plan.power.racks import RackUnit, site_watts_each, unit_of
+from penstock.plan.power.server import server_words
 
 # Of the heat of a rack with cold plates, what still goes to the air (GB200 NVL72, this catalog).
 TO_AIR = 0.15
@@ -130,8 +131,10 @@ def site_limits(machine: Machine) -> tuple[SiteLimit, ...]:
 
 
 def power_notes(machine: Machine) -> list[str]:
-    """Return what a reader should know of the site where the run fits it."""
+    """Return what a reader should know of the power and of the site where the run fits it."""
     notes = []
+    if machine.tdp_w is None and machine.kind == "cpu" and machine.cpu_threads:
+        notes.append(f"energy: {server_words(machine.cpu_threads)}")
     for limit in site_limits(machine):
         if limit.fits and limit.rated is not None and limit.rated > limit.available:
             rated, there = (amount(w, limit.unit) for w in (limit.rated, limit.available))

@@ -17,6 +17,7 @@ from penstock.plan.search.search import RECOMPUTE, SearchSpace, search
 from penstock.plan.step import step
 from penstock.run import toml
 from penstock.run.schema.run import Run
+from penstock.style import format_slowdown
 
 # A layout counts as smaller below this share of the failed prediction; above, the difference is
 # within the model's error.
@@ -35,7 +36,7 @@ class SmallerLayout:
         """Say what to write, and what it would give."""
         if self.memory_bytes is None or self.slower is None:
             return fields_to_write(run, failed, self.layout)
-        pace = f"{abs(self.slower):.0%} {'slower' if self.slower >= 0 else 'faster'}"
+        pace = format_slowdown(1 + self.slower)
         needs = f"{self.memory_bytes / 2**30:,.1f} GiB predicted, {pace}"
         return f"{fields_to_write(run, failed, self.layout)} ({needs})"
 

@@ -45,6 +45,7 @@ from penstock.plan.search.sensitivity import LayoutOption
 from penstock.plan.step import step
 from penstock.run.schema.run import Run
 from penstock.run.unsupported import UNSUPPORTED_FIELDS
+from penstock.style import FAR_FROM_PLAN, format_slowdown
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or recompute decides them;
@@ -338,8 +339,9 @@ def _keep(
 def _reason(option: LayoutOption, first: LayoutOption) -> LayoutOption:
     if option is first:
         return replace(option, reason="fastest that fits")
-    slower = 100 * (first.tokens_per_s / option.tokens_per_s - 1)
-    return replace(option, reason=f"{slower:.1f} % slower")
+    ratio = first.tokens_per_s / option.tokens_per_s
+    slower = f"{100 * (ratio - 1):.1f} % slower"  # finer than a percent: options lie close together
+    return replace(option, reason=format_slowdown(ratio) if ratio >= FAR_FROM_PLAN else slower)
 
 
 def _short_of(held: PeakMemory) -> str:

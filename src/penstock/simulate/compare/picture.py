@@ -8,7 +8,7 @@ from penstock.simulate.compare.lived import DAY_S
 from penstock.simulate.compare.outcome import Outcome
 from penstock.simulate.picture import sheet, text
 from penstock.simulate.result import Spread
-from penstock.style import format_usd
+from penstock.style import format_predicted_time, format_usd
 
 HEIGHT = 520
 LEFT, RIGHT, TOP, BOTTOM = 90, 860, 80, 440
@@ -92,7 +92,7 @@ def _point(
         (x, usd.at(money.p5), x, usd.at(money.p95)),
     ):
         yield f'<line class="ideal" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-    said = f"{one.label}: {time.p50:.3g} days, {format_usd(money.p50)}"
+    said = f"{one.label}: {format_predicted_time(time.p50 * DAY_S)}, {format_usd(money.p50)}"
     yield (
         f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="{7 if best else 4.5}">'
         f"<title>{_escaped(said)}</title></circle>"

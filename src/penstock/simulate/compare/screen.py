@@ -18,10 +18,12 @@ from penstock.style import (
     UNKNOWN,
     Units,
     format_predicted,
+    format_predicted_time,
+    format_predicted_times,
     format_usd,
 )
 
-COLUMNS = ("cluster", "days", "finish", "USD", "USD/M tokens", "energy", "CO2e", "water", "misses")
+COLUMNS = ("cluster", "time", "finish", "USD", "USD/M tokens", "energy", "CO2e", "water", "misses")
 WORDS = ("cluster", "limit")  # columns of text
 SHOWN_FLIPS = 8
 VOLUMES: Units = (("m³", 1000.0, 1.0), ("L", 1.0, 0.0))
@@ -34,7 +36,7 @@ def rows(found: ClusterComparison) -> Iterator[tuple[str, ...]]:
         days, late, million = one.days, one.late, one.usd_per_million
         yield (
             one.label,
-            f"{_three(days.p50)} ({_three(days.p5)}–{_three(days.p95)})",
+            format_predicted_times(*(d * DAY_S for d in (days.p50, days.p5, days.p95))),
             date_of(start, days.p50 * DAY_S),
             UNKNOWN if one.usd is None else _usd(Spread.of(one.usd)),
             UNKNOWN if million is None else format_usd(million),
@@ -92,7 +94,7 @@ def choice(found: ClusterComparison) -> str:
     best, others = found.best, found.outcomes[1:]
     assert best is not None
     price = "no price known" if best.usd is None else format_usd(Spread.of(best.usd).p50)
-    said = f"{best.label}: {price}, {_three(best.days.p50)} days"
+    said = f"{best.label}: {price}, {format_predicted_time(best.days.p50 * DAY_S)}"
     if best.late is not None:
         said += f", misses the date in {100 * best.late:.0f} of 100 lives"
     if not best.in_time:
@@ -112,7 +114,8 @@ def choice(found: ClusterComparison) -> str:
     if fastest.usd is not None:
         ratio = Spread.of(fastest.usd).p50 / Spread.of(best.usd).p50
         more = f" at {ratio:.2g} × the money"
-    return f"{said}; the fastest is {fastest.label} with {_three(fastest.days.p50)} days{more}"
+    takes = format_predicted_time(fastest.days.p50 * DAY_S)
+    return f"{said}; the fastest is {fastest.label} with {takes}{more}"
 
 
 def owning(one: OwnedBreakEven, found: ClusterComparison) -> str:
@@ -164,10 +167,6 @@ def _life(one: Outcome) -> Iterator[str]:
         share = 100 * (one.spot_share or 0.0)
         waited = format_predicted(float(np.mean(one.spot.of("end_s") - one.lived.wall_s)), TIMES)
         yield f"  spot           {share:.0f} % of the hours; {waited} of waiting and restarts"
-
-
-def _three(days: float) -> str:
-    return f"{days:.3g}"
 
 
 def _usd(found: Spread) -> str:

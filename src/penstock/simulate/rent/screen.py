@@ -6,10 +6,10 @@ from rich.table import Table
 
 from penstock.plan.life.life import DAY_S
 from penstock.simulate.rent.rank import LATE, Ranked, Ranking
-from penstock.style import format_duration, format_usd
+from penstock.style import format_duration, format_predicted_times, format_usd
 
 SHOWN_LEFT_OUT = 5
-COLUMNS = ("USD/M tokens", "USD", "days", "late", "accelerators", "term", "USD/h", "provider")
+COLUMNS = ("USD/M tokens", "USD", "time", "late", "accelerators", "term", "USD/h", "provider")
 
 
 def table(found: Ranking, top: int) -> Table:
@@ -22,7 +22,7 @@ def table(found: Ranking, top: int) -> Table:
         shown.add_row(
             format_usd(one.usd_per_million),
             f"{format_usd(usd.p50)} ({format_usd(usd.p5)}–{format_usd(usd.p95)})",
-            f"{days.p50:.3g} ({days.p5:.3g}–{days.p95:.3g})",
+            format_predicted_times(*(d * DAY_S for d in (days.p50, days.p5, days.p95))),
             "–" if one.late is None else f"{100 * one.late:.0f} %",
             f"{one.lived.own.ranks} × {one.offer.accelerator}",
             one.offer.row.term + (" + on-demand" if one.fallback else ""),
@@ -73,5 +73,5 @@ def _mix(best: Ranked, by_s: float) -> str:
         f"from {dear.label} at {dear.row.usd_per_hour:g} USD fills gaps when the spot to be "
         "expected is not enough. Switch to it for good when the time left is the work left and one "
         f"restart ({format_duration(best.restart_s)}), or two if spot is not in use: with nothing "
-        f"done, {leave_s / DAY_S:.3g} days after the start"
+        f"done, {format_duration(leave_s)} after the start"
     )

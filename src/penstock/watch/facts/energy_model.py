@@ -21,20 +21,14 @@ from penstock.plan.hardware.machine import Machine, of_catalog
 from penstock.plan.job.outcome import Band
 from penstock.plan.power import power
 from penstock.plan.power.host import host_power
+from penstock.plan.power.server import SERVER_BAND, server_w, server_words
 from penstock.watch.facts.rates import rates_of
 from penstock.watch.facts.run_view import RunView
 
-# Watts of a cloud server for one hardware thread at rest and at work: AWS's fleet by SPECpower
-# (Cloud Carbon Footprint, methodology; 0.71 and 4.26 for Google's, 0.78 and 3.76 for Azure's).
-THREAD_REST_W, THREAD_BUSY_W = 0.74, 3.5
-THREADS = "AWS's servers, Cloud Carbon Footprint"
 # Share of CPUs and memory in the power of a server: 61 and 18 % at the peak of Google's servers
 # (estimated, recalled from The Datacenter as a Computer, third edition), less at part load.
 CPU_SHARE = 0.75
-CPU_BAND = Band(0.5, 2.0)
 HOST_BAND = Band(0.7, 1.3)
-# A rank on a CPU sleeps while it waits; everything else keeps its cores busy.
-CPU_WAITS = (Cause.BUBBLE, Cause.PEER_WAIT, Cause.DATA_WAIT, Cause.DOWN)
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,12 @@ class PowerModel:
 
 def power_model(view: RunView, nodes: list[NodeEnergy]) -> PowerModel | None:
     """Return the power model of a run; None if neither TDP nor limit of the device is known."""
-    cpu = view.launch.device != "cuda"
-    model = _cpu(view, nodes) if cpu else _gpu(machine_of_run(view) or _by_limit(nodes))
+    cpu, machine = view.launch.device != "cuda", machine_of_run(view)
+    model: PowerModel | None
+    if cpu and (machine is None or machine.tdp_w is None):
+        model = _cpu(view, nodes)
+    else:
+        model = _accelerators(machine or _by_limit(nodes), _planned_parts(view))
     pue = rates_of(view).pue  # the one that costs go by
     if model is None or pue is None:
         return model
@@ -82,19 +80,28 @@ def _by_limit(nodes: list[NodeEnergy]) -> Machine | None:
     )
 
 
-def _gpu(machine: Machine | None) -> PowerModel | None:
+def _planned_parts(view: RunView) -> Mapping[str, float]:
+    """Return the seconds of a step by part, as planned: they say what computing draws."""
+    parts = view.launch.predicted.get("step")
+    found = parts if isinstance(parts, dict) else {}
+    return {str(name): float(s) for name, s in found.items() if isinstance(s, int | float)}
+
+
+def _accelerators(machine: Machine | None, parts: Mapping[str, float]) -> PowerModel | None:
+    """Return the plan's power model for what is not metered: one function, so one number."""
     if machine is None or machine.tdp_w is None:
         return None
-    usual = power.TdpShares().of(machine.tdp_w)
-    busy_w = machine.probed.get("loaded_w", usual.busy_w)
-    rest_w = usual.rest_w if machine.idle_w is None else machine.idle_w
-    chip = power.PowerLevels(rest_w, min(usual.wait_w, busy_w), busy_w)
-    count, network_w = machine.per_node, power.NETWORK_W if machine.nodes > 1 else 0.0
-    note = f"accelerators, where not metered: {rest_w:.0f} W at rest, {busy_w:.0f} W at work"
+    chip = power.chip_power(machine, machine.tdp_w)
+    chip_w = power.by_cause(chip, power.computing(machine, parts).share)
+    count, network_w = machine.per_node, power.network_watts(machine)
+    note = (
+        f"accelerators, where not metered: {chip.rest_w:.0f} W at rest, "
+        f"{chip_w[Cause.COMPUTE]:.0f} W at work"
+    )
     if machine.host_w is not None:
         beside = dict.fromkeys(Cause, machine.host_w / count + network_w)
         words = f"the rest of a node: {machine.host_w:g} W (given)"
-        return PowerModel(_by_cause(chip), beside, power.BAND, notes=(note, words))
+        return PowerModel(chip_w, beside, power.BAND, notes=(note, words))
     cooling = power.cooling_class(machine.cooling) or "air"
     host = host_power(machine.fact)
     whole = power.node(chip, count, cooling, host=host)
@@ -111,8 +118,8 @@ def _gpu(machine: Machine | None) -> PowerModel | None:
         f"{1 - power.SUPPLIES:.0%} lost in supplies (estimated)"
     )
     return PowerModel(
-        _by_cause(chip),
-        _by_cause(power.PowerLevels(*at_plug)),
+        chip_w,
+        power.by_cause(power.PowerLevels(*at_plug)),
         power.BAND,
         host.processors_w(count) / power.SUPPLIES / count,
         1 / power.SUPPLIES - 1,
@@ -120,29 +127,16 @@ def _gpu(machine: Machine | None) -> PowerModel | None:
     )
 
 
-def _by_cause(levels: power.PowerLevels) -> dict[Cause, float]:
-    watts = dict.fromkeys(Cause, levels.wait_w)
-    watts |= dict.fromkeys((*power.BUSY, Cause.REDO), levels.busy_w)
-    return watts | dict.fromkeys(power.RESTING, levels.rest_w)
-
-
 def _cpu(view: RunView, nodes: list[NodeEnergy]) -> PowerModel:
     cores, ranks = _cores(view, nodes), max(1, view.account.ranks)
     hosts = max(1, len(view.launch.hosts))
-    threads = cores * hosts / ranks
-    server = {
-        cause: threads * (THREAD_REST_W if cause in CPU_WAITS else THREAD_BUSY_W) for cause in Cause
-    }
-    note = (
-        f"where not metered: {cores} hardware threads of {THREAD_REST_W:g} W at rest and "
-        f"{THREAD_BUSY_W:g} W at work, their share of a server ({THREADS}); CPUs and memory are "
-        f"{CPU_SHARE:.0%} of it"
-    )
+    server = server_w(cores * hosts / ranks)
+    note = f"where not metered: {server_words(cores)}; CPUs and memory are {CPU_SHARE:.0%} of it"
     rest_of_it = 1 / CPU_SHARE - 1
     return PowerModel(
         chip_w={cause: CPU_SHARE * watts for cause, watts in server.items()},
         beside_w=dict.fromkeys(Cause, 0.0),
-        band=CPU_BAND,
+        band=SERVER_BAND,
         losses=rest_of_it,
         notes=(note,),
     )

@@ -9,7 +9,7 @@ from penstock.ledger.ledger import Ledger, Row
 from penstock.plan import calibration
 from penstock.plan.calibration import CalibrationRecord
 from penstock.run.folder import RunFolder
-from penstock.style import format_duration, format_step_time
+from penstock.style import format_against_plan, format_change, format_duration, format_step_time
 from penstock.watch.facts.run_view import RunView
 
 # A cause is named as the largest gap from this share of the planned time on.
@@ -99,10 +99,9 @@ class PlanVsActual:
             return f"planned {planned} a step; no step was measured"
         took = f"a step took {format_step_time(self.step_s)}, planned {planned}"
         if self.within_band:
-            verdict = f"within the plan's band: {took} ({self.step_deviation:+.0%})"
+            verdict = f"within the plan's band: {took} ({format_change(1 + self.step_deviation)})"
         else:
-            word = "slower" if self.step_deviation > 0 else "faster"
-            verdict = f"{abs(self.step_deviation):.0%} {word} than planned: {took}"
+            verdict = f"{format_against_plan(1 + self.step_deviation)}: {took}"
         gap = self.largest_gap.difference or 0.0
         if abs(gap) < WORTH_SAYING * self.planned_s:
             return f"{verdict}; every cause is near its plan"

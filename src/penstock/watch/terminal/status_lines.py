@@ -9,6 +9,7 @@ from penstock.secret import redact
 from penstock.style import (
     CAUSE_COLOURS,
     format_bytes,
+    format_change,
     format_duration,
     format_energy,
     format_mass,
@@ -58,10 +59,13 @@ def _speed(facts: RunFacts) -> Text:
         return row("speed", ("no step yet", "dim"))
     line = row("speed", (f"{view.tokens_per_s:,.0f} tokens/s", "bold"))
     if plan and plan.step_deviation is not None and plan.planned_tokens_per_s:
-        gap = plan.planned_step_s / view.step_s - 1
-        style = "green" if plan.within_band or gap > 0 else "yellow"
+        speed = plan.planned_step_s / view.step_s
+        style = "green" if plan.within_band or speed > 1 else "yellow"
         line.append(f"  plan {plan.planned_tokens_per_s:,.0f}", style="dim")
-        line.append(f" ({gap:+.0%}{', within its band' if plan.within_band else ''})", style=style)
+        line.append(
+            f" ({format_change(speed)}{', within its band' if plan.within_band else ''})",
+            style=style,
+        )
     if view.mfu is not None:
         line.append(f"   {format_percent(view.mfu)} MFU")
         if plan and plan.step_deviation is not None:
