@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock import __version__
 from penstock.errors import PenstockError
 from penstock.launch.engines import ssh_checks, ssh_look, ssh_node, ssh_setup
-from penstock.launch.engines.engine import Job, JobPhase
+from penstock.launch.engines.engine import JobPhase, JobSpec
 from penstock.launch.engines.ssh import SshEngine, job_state
 from penstock.launch.engines.ssh_hosts import (
     Ssh,
@@ -220,16 +220,16 @@ def test_a_first_look_needs_nothing_but_python(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run_on(tmp_path: Path, run_file: Callable[..., Path]) -> Callable[..., Job]:
-    def make(**fields: object) -> Job:
+def run_on(tmp_path: Path, run_file: Callable[..., Path]) -> Callable[..., JobSpec]:
+    def make(**fields: object) -> JobSpec:
         values = {"cluster.launcher": "ssh", "cluster.nodes": 2, **fields}
         file = run_file("on-ssh", **values)
-        return Job(load(file), file, tmp_path, "ab" * 8)
+        return JobSpec(load(file), file, tmp_path, "ab" * 8)
 
     return make
 
 
-def test_numbers_that_do_not_fit_the_list_are_refused(run_on: Callable[..., Job]) -> None:
+def test_numbers_that_do_not_fit_the_list_are_refused(run_on: Callable[..., JobSpec]) -> None:
     refusals = SshEngine().refusals
     hosts = {"cluster.ssh.hosts": ["a", "b", "c"]}
     assert refusals(run_on()) == ['cluster.ssh.hosts: missing; write hosts = ["name", "user@name"]']
@@ -241,7 +241,7 @@ def test_numbers_that_do_not_fit_the_list_are_refused(run_on: Callable[..., Job]
     assert "write nodes = 3" in said
 
 
-def test_a_look_is_judged(run_on: Callable[..., Job]) -> None:
+def test_a_look_is_judged(run_on: Callable[..., JobSpec]) -> None:
     ssh, run = Ssh(SshSection()), run_on(**{"cluster.ssh.hosts": ["a", "b"]}).run
     good = {
         "system": "Linux", "python": "3.12.1", "executable": "/x", "penstock": __version__,
@@ -268,7 +268,7 @@ def test_a_look_is_judged(run_on: Callable[..., Job]) -> None:
 
 
 def test_the_text_shows_what_is_submitted_without_secrets(
-    run_on: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    run_on: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-show")
     text = SshEngine().text(run_on(**{"cluster.ssh.hosts": ["a", "me@b:24"]}))

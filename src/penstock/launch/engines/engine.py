@@ -60,7 +60,7 @@ def is_out_of_reach(run: Run) -> bool:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSpec:
     """What an engine is to start: a run file as the nodes will read it, from a working folder."""
 
     run: Run
@@ -94,7 +94,7 @@ class Submission:
     submitted: float
     detail: dict[str, str]
     token: str = ""
-    """`Job.token` of the job."""
+    """`JobSpec.token` of the job."""
 
     def save(self, folder: Path) -> None:
         write_atomic(folder / "submission.json", json.dumps(asdict(self), indent=1) + "\n")
@@ -130,20 +130,20 @@ class JobState:
     """Whether it ended well, where the engine knows; the run's own records say it better."""
 
 
-class Engine(Protocol):
+class LaunchEngine(Protocol):
     """What starts a run's nodes."""
 
     name: str
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         """Return why this job cannot be submitted: field, value and fix, one line each."""
         ...
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         """Return exactly what `submit` would submit, for `--dry-run`."""
         ...
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         """Submit the job and return at once."""
         ...
 
