@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.errors import RunFailed
 from penstock.found import expanded_path
-from penstock.launch.engines import ssh_checks
 from penstock.launch.engines.engine import JOB_LOGS, JobPhase, JobSpec, JobState, Submission
-from penstock.launch.engines.ssh_hosts import (
+from penstock.launch.ssh import checks
+from penstock.launch.ssh.hosts import (
     Ssh,
     SshHost,
     Unreachable,
@@ -25,7 +25,7 @@ from penstock.launch.engines.ssh_hosts import (
     each,
     nodes_of,
 )
-from penstock.launch.engines.ssh_node import MODULE
+from penstock.launch.ssh.node import MODULE
 from penstock.run.paths import located_paths
 from penstock.run.save import visible_toml
 from penstock.run.schema.engines import SshSection
@@ -84,12 +84,12 @@ class SshEngine:
 
     def refusals(self, job: JobSpec) -> list[str]:
         """Return why this job cannot start on its hosts, a line each."""
-        wrong = ssh_checks.section_refusals(job.run)
+        wrong = checks.section_refusals(job.run)
         if wrong:
             return wrong
         made = job_of(job)
         ssh, where = connected(made.section), (made.folder, made.run_folder, job.folder)
-        return ssh_checks.host_refusals(ssh, made.nodes, job.run, *where, handed_on())
+        return checks.host_refusals(ssh, made.nodes, job.run, *where, handed_on())
 
     def text(self, job: JobSpec) -> str:
         """Return the commands, what they read, and the run file that every host gets."""
@@ -200,13 +200,13 @@ def _ask(
     nodes: Mapping[str, SshHost],
     verb: str,
     orders: Mapping[str, Mapping[str, Any]],
-    timeout_s: float = ssh_checks.ANSWER_S,
+    timeout_s: float = checks.ANSWER_S,
 ) -> dict[str, dict[str, Any]]:
     """Ask every node at once; one that does not answer has an "error" in place of its answer."""
 
     def ask(node: str) -> dict[str, Any]:
         try:
-            return ssh_checks.ask(ssh, nodes[node], verb, orders[node], timeout_s)
+            return checks.ask(ssh, nodes[node], verb, orders[node], timeout_s)
         except (Unreachable, RunFailed) as error:
             return {"error": str(error)}
 
