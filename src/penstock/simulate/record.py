@@ -1,4 +1,4 @@
-"""What one life leaves for its journal: attempts, the work in each, faults and replicas."""
+"""The record of one life, for its journal: attempts, the work in each, faults and replicas."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What the readings of all nodes mean, in one place: equal where they must be, enough where not."""
+"""Findings from the readings of all nodes: values that differ, and resources that are too small."""
 
 import statistics
 from collections import Counter

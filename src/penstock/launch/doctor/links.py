@@ -23,7 +23,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """What the link between two nodes does; `problem` where there is none."""
+    """The measured rate and latency between two nodes; `problem` says why there is no link."""
 
     pair: Pair
     problem: str = ""

@@ -63,7 +63,7 @@ def merged(
             {
                 "name": BETWEEN,
                 "size": per_node * len(files),
-                # Of one accelerator, when all of a node talk at once.
+                # The share of one accelerator, if all accelerators of a node send at once.
                 "bandwidth": f"{min(one.bytes_per_s for one in links) / per_node / 1e9:.4g} GB/s",
                 "latency": float(f"{max(one.latency_s for one in links):.4g}"),
             }

@@ -61,7 +61,7 @@ def is_out_of_reach(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What an engine is to start: a run file as the nodes will read it, from a working folder."""
+    """A run for an engine to start: the run file that the nodes will read, and a working folder."""
 
     run: Run
     run_file: Path
@@ -131,7 +131,7 @@ class JobState:
 
 
 class LaunchEngine(Protocol):
-    """What starts a run's nodes."""
+    """A system that starts `penstock train` on the nodes of a run."""
 
     name: str
 

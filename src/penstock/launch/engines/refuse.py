@@ -1,4 +1,4 @@
-"""What is refused before a run is submitted, by `train` and `check` alike."""
+"""Checks of `train` and `check` before a run is submitted."""
 
 from pathlib import Path
 

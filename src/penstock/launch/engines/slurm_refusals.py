@@ -12,7 +12,7 @@ from penstock.style import format_duration
 
 Ask = Callable[..., str]
 UNLIMITED = float("inf")
-# What sbatch says of a field, and which field it is.
+# Error texts of sbatch, and the field that each is about.
 _BLAMED = (
     ("invalid account", "account"),
     ("invalid qos", "qos"),
@@ -101,7 +101,7 @@ def _partition_problems(
             f'cluster.slurm.partition = "{down[0].name}": it is {down[0].state}, and jobs in it do '
             "not start; write another"
         )
-    # Of an elastic run each job is one node, and tasks that find no node just wait.
+    # Each job of an elastic run is one node, and tasks that find no node wait.
     most = max(p.nodes if own.elastic else min(p.nodes, p.most_nodes) for p in chosen)
     if job.hosts > most:
         spares = f" and guard.spares = {run.guard.spares}" if run.guard.spares else ""

@@ -1,7 +1,7 @@
 """The ssh engine: `penstock train` once on each host of a list, detached from this machine.
 
-It checks the hosts first and installs nothing. What it starts goes on when this machine is gone; a
-host that dies is left to the other hosts, which go on without it.
+It checks the hosts first and installs nothing. The hosts go on when this machine is gone; if one
+of them dies, the others go on without it.
 """
 
 import json
@@ -45,7 +45,7 @@ def handed_on() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SshJob:
-    """What the hosts of a job are told."""
+    """The hosts of a job, and the folders that they use."""
 
     section: SshSection
     nodes: dict[str, SshHost]

@@ -48,7 +48,7 @@ from penstock.run.unsupported import UNSUPPORTED_FIELDS
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or recompute decides them;
-# jitter is a share of the others. What replicas exchange after local steps is theirs too.
+# jitter is a share of the others. So does the exchange of replicas after local steps.
 ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "data", "recompute", *OUTER_PARTS)
 
 

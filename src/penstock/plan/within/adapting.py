@@ -18,7 +18,7 @@ from penstock.plan.within.best import BudgetPlanner, deciding_law, wall_s
 from penstock.run.schema.adapter import AdapterSection
 from penstock.run.schema.model import ModelSection
 
-# What an adaptation is planned with: about 100,000 answers of 1,000 tokens (the largest public sets
+# The data of a planned adaptation: about 100,000 answers of 1,000 tokens (the largest public sets
 # of instructions), in batches of 64Ki tokens.
 ADAPT_TOKENS, ADAPT_BATCH = 100_000_000, 2**16
 

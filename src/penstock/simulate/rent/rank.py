@@ -37,7 +37,7 @@ BOOT_S = 300.0  # until a rented node is up and has the software (estimated)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the offers."""
+    """Requirements of the user on the offers."""
 
     deadline_s: float | None = None
     accelerators: int | None = None
@@ -190,7 +190,7 @@ def _usual(accelerator: str) -> int:
 def _live(
     run: Run, key: tuple[str, int | None, int], asked: Question, failures: FailuresSection
 ) -> Simulation | str:
-    """Live the run on a machine; return why, where it cannot run there."""
+    """Simulate the run on a machine; return why it cannot run there."""
     name, per_node, nodes = key
     table = to_table(run)
     table.pop("layout", None)  # it was chosen for another machine

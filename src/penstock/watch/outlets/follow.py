@@ -55,7 +55,7 @@ class Outlet(Protocol):
 
     @property
     def problem(self) -> str:
-        """What was given up while the others were sent; empty if nothing was."""
+        """A message about values that were given up on the way; empty if none were."""
 
     def begin(self, view: RunView) -> None:
         """Prepare, and send what earlier launches could not; called before all others."""

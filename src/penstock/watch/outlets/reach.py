@@ -1,4 +1,4 @@
-"""Whether the servers of a run's outlets answer, asked before the run starts.
+"""A check before a run starts that the servers of its outlets answer.
 
 The run does not wait for an outlet and does not end with one, so that this is a warning. It comes
 at the start, where someone is looking.

@@ -1,4 +1,4 @@
-"""What experiment trackers are given of a run. Each tracker only translates it.
+"""The values and events of a run that experiment trackers are sent. Each tracker translates them.
 
 `TrackerOutlet` is the outlet; W&B, TensorBoard, MLflow and Trackio are classes of the protocol
 `Tracker`, one file each. All of them get the same values under the same names.
