@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.launch.engines.engine import Job
+from penstock.launch.engines.engine import JobSpec
 from penstock.run.load import load_table
 
 ENGINES = {
@@ -17,7 +17,7 @@ ENGINES = {
 }
 
 
-def job_of(engine: str, *overrides: str) -> Job:
+def job_of(engine: str, *overrides: str) -> JobSpec:
     """Return a job that the engine accepts, with overrides; `null` leaves a field out."""
     table = {
         "name": "a-run",
@@ -32,4 +32,6 @@ def job_of(engine: str, *overrides: str) -> Job:
         for section in above:
             inner = inner[section]
         inner.pop(name)
-    return Job(load_table(table, changed), Path("runs/a-run/submitted.toml"), Path.cwd(), "a-token")
+    return JobSpec(
+        load_table(table, changed), Path("runs/a-run/submitted.toml"), Path.cwd(), "a-token"
+    )

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ class Hook(ThreadingHTTPServer):
         self.asked = 0  # requests, whatever became of them
         self.answers: list[int] = []  # codes for the next requests; then 204
         self.headers: dict[str, str] = {}
+        self.delay_s = 0.0  # before each answer
         self.hang = threading.Event()  # set: no answer until the test is over
         self.over = threading.Event()
         self.more = threading.Condition()
@@ -45,6 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hook.hang.is_set():
             hook.over.wait()
             return
+        time.sleep(hook.delay_s)
         code = hook.answers.pop(0) if hook.answers else 204
         if code < 300:
             with hook.more:

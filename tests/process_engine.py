@@ -5,7 +5,7 @@ import os
 import time
 from typing import ClassVar
 
-from penstock.launch.engines.engine import JOB_LOGS, Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import JOB_LOGS, JobPhase, JobSpec, JobState, Submission
 from penstock.launch.supervisor import preload
 
 Process = preload.ForkedProcess | preload.subprocess.Popen[bytes]
@@ -16,17 +16,17 @@ class ProcessEngine:
 
     name = "processes"
     held: ClassVar[bool] = False
-    waiting: ClassVar[dict[str, Job]] = {}
+    waiting: ClassVar[dict[str, JobSpec]] = {}
     started: ClassVar[dict[str, list[Process]]] = {}
     numbers: ClassVar["itertools.count[int]"] = itertools.count(1)
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         return ["cluster.nodes = 9: too many; ask for 8"] if job.run.cluster.nodes == 9 else []
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         return f"{job.hosts} × penstock train {job.run_file} for {job.token}"
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         number = str(next(self.numbers))
         self.waiting[number] = job
         return Submission("slurm", number, time.time(), {})
@@ -50,7 +50,7 @@ class ProcessEngine:
                 one.wait()
 
 
-def _start(job: Job, number: int) -> Process:
+def _start(job: JobSpec, number: int) -> Process:
     folder = job.run_file.parent
     memory = folder / "memory" / str(number)
     memory.mkdir(parents=True, exist_ok=True)

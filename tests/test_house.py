@@ -30,7 +30,7 @@ ROOMS = [
 # Inside a room, sub-rooms from the top down; "." are the files that lie in the room itself.
 SUBROOMS = {
     "watch": ["terminal", "web", "report", "outlets", "datasets", "facts", "style"],
-    "launch": [".", "doctor", "engines", "hosts", "supervisor", "prepare"],
+    "launch": [".", "doctor", "engines", "ssh", "hosts", "supervisor", "prepare"],
     "train": [".", "tasks", "export", "sites", "replicas", "codecs", "optim", "parallel", "world"],
     "simulate": ["compare", "rent", "."],
     "guard": ["convert", ".", "save", "tiers", "format", "detect"],

@@ -56,10 +56,15 @@ def launched(
 
 
 def follow(
-    folder: RunFolder, heard: int, attempt: int, env: dict[str, str], python: str = sys.executable
+    folder: RunFolder,
+    heard: int,
+    attempt: int,
+    env: dict[str, str],
+    python: str = sys.executable,
+    what: str = "",
 ) -> str:
     """Run the real process beside the run, on a launch that is over: it sends all and ends."""
-    arguments = map(str, (folder.path, os.getpid(), heard, attempt))
+    arguments = map(str, (folder.path, os.getpid(), heard, attempt, what))
     done = subprocess.run(
         [python, "-m", "penstock.watch.outlets.process", *arguments],
         env=os.environ | env,

@@ -3,6 +3,7 @@
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,10 @@ class Wandb(ThreadingHTTPServer):
         self.exits: dict[str, int] = {}
         self.alerts: list[dict[str, Any]] = []
         self.resumed: list[str] = []  # ids that were asked for and known
+        self.delay_s = 0.0  # before each answer
+        self.hang = threading.Event()  # set: no answer until the test is over
+        self.hang_on = ""  # no answer, to paths that hold this or to questions whether it is there
+        self.over = threading.Event()
 
     @property
     def env(self) -> dict[str, str]:
@@ -45,6 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        time.sleep(self.server.delay_s)
+        if self._hangs():
+            return
         if self.headers.get("Content-Encoding") == "gzip" or raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
         if self.path.startswith("/graphql"):
@@ -61,7 +69,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply({})
 
     def do_GET(self) -> None:
-        self._reply({})
+        time.sleep(self.server.delay_s)
+        if not self._hangs():
+            self._reply({})
+
+    def _hangs(self) -> bool:
+        server = self.server
+        asked = self.command == "GET" or server.hang_on in self.path
+        hangs = server.hang.is_set() or bool(server.hang_on and asked)
+        if hangs:
+            self.server.over.wait()
+            self.close_connection = True
+        return hangs
 
     def _graphql(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
         server = self.server
@@ -137,6 +156,7 @@ def wandb_server() -> Iterator[Wandb]:
     try:
         yield server
     finally:
+        server.over.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -186,7 +186,7 @@ def simulate(
     calibrate: "Sequence[str]" = (),
     seed: int = 0,
 ) -> "Simulation":
-    """Live a run many times in discrete events, with failures, spares and repairs. Starts nothing.
+    """Simulate a run many times in discrete events: failures, spares, repairs. Starts nothing.
 
     `days` replace its length; `by` ("14 days") asks for the chance to finish within that time.
     `failures` are fields of `[failures]` in a cluster file. `fleet` names a published fleet,

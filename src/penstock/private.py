@@ -1,9 +1,9 @@
 """Folders of this user in places where everyone can write. Below every room, like `errors`.
 
 Anyone on a shared machine can make a folder in /dev/shm or /tmp first, under a name that they can
-guess, and put links into it. What is written there would follow them. So a folder in such a place
-is used only if it belongs to this user. Nobody can give a folder away, and the sticky bit keeps
-others from renaming or replacing it.
+guess, and put links into it. Files written there would follow the links. So a folder in such a
+place is used only if it belongs to this user. Nobody can give a folder away, and the sticky bit
+keeps others from renaming or replacing it.
 """
 
 import contextlib

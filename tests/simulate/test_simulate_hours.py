@@ -64,9 +64,9 @@ def test_lives_with_failures_end_in_time_and_work_in_cheap_hours(
     assert life.wall_s <= own.hours.within_s
     assert sum(life.seconds) == pytest.approx(life.wall_s)
     assert all(end > start for start, end in record.pauses)
-    worked = [s for a in record.attempts for g in a.segments for s in g.stretches]
+    worked = [s for a in record.attempts for g in a.segments for s in g.spans]
     dear_s = sum(s.end - s.start for s in worked if 12 <= (s.start + 60) % DAY_S / 3600 < 23.9)
-    # A stretch is dear where the work needs it: never, with so much time.
+    # A span is dear where the work needs it: never, with so much time.
     assert dear_s <= 0.02 * sum(s.end - s.start for s in worked)
 
 

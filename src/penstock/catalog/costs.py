@@ -1,7 +1,7 @@
-"""What owning machines costs beside their purchase: rates of capital, upkeep and people.
+"""Costs of owning machines beside their purchase: rates of capital, upkeep and people.
 
 They differ more between owners than anything else in the catalog, so each has a range, and a figure
-of the user's own always wins. What a place costs is in `facilities`.
+of the user's own always wins. `facilities` has the costs of a place.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from penstock.catalog.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenWeights(Fact):
+class PublishedWeights(Fact):
     """Published weights of a base model. The first alias is its name on the hub."""
 
     preset: str  # of the models
@@ -25,5 +25,5 @@ class OpenWeights(Fact):
         return self.aliases[0]
 
 
-TABLE = Table.of_csv("weights", OpenWeights, file="open_weights.csv")
+TABLE = Table.of_csv("weights", PublishedWeights, file="open_weights.csv")
 all, find, names = TABLE.all, TABLE.find, TABLE.names

@@ -45,7 +45,7 @@ class YarnScaling:
 
     @property
     def score_scale(self) -> float:
-        """What the scores of latent attention are multiplied by."""
+        """The factor that multiplies the scores of latent attention."""
         return yarn_mscale(self.factor, self.mscale_all) ** 2 if self.mscale_all else 1.0
 
 

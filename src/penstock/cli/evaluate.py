@@ -94,14 +94,21 @@ def evaluate(
         if one.note:
             sys.stderr.write(f"note: {one.note}\n")
     if samples is not None:
-        every = [{"model": one.title, "samples": one.samples} for one in done]
-        try:
-            samples.write_text(json_module.dumps(every, default=str) + "\n")
-        except OSError as error:
-            raise PenstockError(f"--samples {samples}: {error.strerror}") from None
+        _write_samples(samples, done)
+    _print(done, json)
+
+
+def _write_samples(path: Path, done: Sequence["Evaluated"]) -> None:
+    every = [{"model": one.title, "samples": one.samples} for one in done]
+    try:
+        path.write_text(json_module.dumps(every, default=str) + "\n")
+    except OSError as error:
+        raise PenstockError(f"--samples {path}: {error.strerror}") from None
+
+
+def _print(done: Sequence["Evaluated"], json: bool) -> None:
     if json:
-        told = [{k: v for k, v in one.to_json().items() if k != "samples"} for one in done]
-        print_json(told)
+        print_json([{k: v for k, v in one.to_json().items() if k != "samples"} for one in done])
     else:
         _print_scores(done)
 

@@ -28,7 +28,7 @@ def generate(
     root: Root = "runs",
     json: Json = False,
 ) -> None:
-    """Let the newest checkpoint of a run write."""
+    """Generate text with the newest checkpoint of a run."""
     import sys
 
     folder = find_run(run, root)

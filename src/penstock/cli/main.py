@@ -46,7 +46,7 @@ VERBS = {
         "runs", "Show where everything went: plan and actual, energy, cost, faults, what to change."
     ),
     "watch": Verb("watch", "Show runs in the browser, live; several at once are compared."),
-    "generate": Verb("generate", "Let the newest checkpoint of a run write."),
+    "generate": Verb("generate", "Generate text with the newest checkpoint of a run."),
     "evaluate": Verb(
         "evaluate", "Run benchmark tasks on checkpoints of runs, or on a folder of a model."
     ),
@@ -57,7 +57,7 @@ VERBS = {
     "data": Verb("data", "Build, check and look at datasets."),
     "simulate": Verb(
         "simulate",
-        "Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing.",
+        "Simulate a run many times: failures, spares, checkpoints and cost. Starts nothing.",
         WHAT_IF,
     ),
     "compare": Verb(
@@ -125,7 +125,7 @@ def _wrong_value(error: typer.BadParameter) -> str:
     """Return one line with the option, its value and the fix; empty where typer found another
     mistake, such as a missing argument.
     """
-    # Of pydantic, by which typer reads values.
+    # Errors of pydantic, which checks the values for typer.
     found: list[Any] = getattr(error.__cause__, "errors", list)()
     if not found or error.param is None:
         return ""

@@ -90,19 +90,19 @@ def plan(
     from penstock.plan.hardware.cluster import machine_for
     from penstock.plan.not_here import known_shape
 
+    given: dict[str, object] = {
+        "deadline": deadline,
+        "budget": budget,
+        "explain": explain,
+        "detail": detail or None,
+        "begin": begin,
+        "caps": caps or None,
+    }
     if within is not None or days is not None:
         from penstock.cli.within import within as best_model
 
-        asked: dict[str, object] = {
-            "scale": scale,
-            "svg": svg,
-            "deadline": deadline,
-            "budget": budget,
-            "begin": begin,
-        }
-        asked |= {"explain": explain, "detail": detail or None, "calibrate": calibrate or None}
-        asked |= {"caps": caps or None}
-        _refuse_second_question(asked, "--within and --days")
+        more = {"scale": scale, "svg": svg, "calibrate": calibrate or None}
+        _refuse_second_question(more | given, "--within and --days")
         best_model(file, overrides or [], within, days, json)
         return
     if file is None:
@@ -113,40 +113,23 @@ def plan(
     if calibrate:
         _fold(run)
     cluster = machine_for(run)
-    hours = run.budget.hours_csv is not None
-    if svg is not None and scale is None and not hours:
-        raise PenstockError(
-            "--svg draws what --scale finds, or the hours of budget.hours_csv; give one of them: "
-            "--scale 8..1024 --svg FILE"
-        )
-    if begin is not None and not hours:
-        raise PenstockError("--begin is for the hours of budget.hours_csv; write that, or leave it")
-    others: dict[str, object] = {
-        "deadline": deadline,
-        "budget": budget,
-        "explain": explain,
-        "detail": detail or None,
-        "begin": begin,
-        "caps": caps or None,
-    }
+    _refuse_without_hours(run, svg if scale is None else None, begin)
     if scale is not None:
-        _refuse_second_question(others, "--scale")
+        _refuse_second_question(given, "--scale")
         scaling.scale(run, cluster, scale, svg, json)
-        return
-    if caps:
-        _refuse_second_question(others | {"caps": None}, "--caps")
+    elif caps:
+        _refuse_second_question(given | {"caps": None}, "--caps")
         scaling.power_caps(run, cluster, json)
-        return
-    if deadline is not None or budget is not None:
+    elif deadline is not None or budget is not None:
         scaling.best_nodes(run, cluster, deadline, budget, json)
-        return
-    printed = show.is_stdout(svg, "--svg", json)
-    made = _make(run, cluster.machine, (*cluster.warnings, *notes), json, begin)
-    if svg:
-        _draw(made, svg)
-    if not printed:
-        _print(made, explain, detail, json)
-    _refuse_unfit(made)
+    else:
+        printed = show.is_stdout(svg, "--svg", json)
+        made = _make(run, cluster.machine, (*cluster.warnings, *notes), json, begin)
+        if svg:
+            _draw(made, svg)
+        if not printed:
+            _print(made, explain, detail, json)
+        _refuse_unfit(made)
 
 
 def _make(
@@ -204,6 +187,19 @@ def _refuse_unfit(made: "Plan") -> None:
         raise RunFailed(f"it does not fit: out of memory by {short:,.1f} GiB")
     if made.over_budget:
         raise RunFailed("over the budget: " + "; ".join(made.over_budget))
+
+
+def _refuse_without_hours(run: Run, svg: Path | None, begin: str | None) -> None:
+    """Raise PenstockError for options that need the hours of a run without hours."""
+    if run.budget.hours_csv is not None:
+        return
+    if svg is not None:
+        raise PenstockError(
+            "--svg draws what --scale finds, or the hours of budget.hours_csv; give one of them: "
+            "--scale 8..1024 --svg FILE"
+        )
+    if begin is not None:
+        raise PenstockError("--begin is for the hours of budget.hours_csv; write that, or leave it")
 
 
 def _refuse_second_question(others: dict[str, object], first: str) -> None:

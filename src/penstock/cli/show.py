@@ -71,7 +71,7 @@ def refuse_stdout(path: Path | None, option: str, instead: str) -> None:
 def write_page(path: Path, text: str, option: str = "--html") -> None:
     """Write a page or a picture to the file that an option names, or to standard output."""
     if path == STDOUT:
-        # What the encoding has no letter for is written as markup: the text stays the same.
+        # Characters that the encoding lacks are written as XML references: the text stays the same.
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
         return

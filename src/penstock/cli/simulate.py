@@ -66,7 +66,7 @@ def simulate(
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """Live a run many times: failures, spares, checkpoints, cost, as a range. Starts nothing."""
+    """Simulate a run many times: failures, spares, checkpoints and cost. Starts nothing."""
     from penstock.plan.not_here import known_shape
     from penstock.run.load import load
     from penstock.run.schema.quantity import option_s
@@ -91,7 +91,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the outcome goes."""
+    """The places to which the outcome is written."""
 
     svg: Path | None
     picture_alone: bool  # it is printed, and nothing else
@@ -102,7 +102,7 @@ class Destination:
 def _compare(
     run: "Run", failures: "FailuresSection", asked: "Question", vary: list[str], to: Destination
 ) -> None:
-    """Live every combination, and show them as one table."""
+    """Simulate every combination, and show them as one table."""
     from penstock.simulate import picture
     from penstock.simulate import vary as varying
 
@@ -127,7 +127,7 @@ def _live(
     notes: "Sequence[str]",
     to: Destination,
 ) -> None:
-    """Live the run, and show what came of it."""
+    """Simulate the run, and show the outcome."""
     from penstock.simulate import picture
     from penstock.simulate.journal import write_run
     from penstock.simulate.simulate import simulate as live

@@ -103,7 +103,7 @@ def _report(folder: "RunFolder", json: bool) -> None:
 
 
 def _set_up(run: "Run") -> None:
-    from penstock.launch.engines.ssh_setup import set_up
+    from penstock.launch.ssh.setup import set_up
 
     set_up(run, lambda words: err.print(words, markup=False, soft_wrap=True))
 

@@ -13,7 +13,7 @@ from penstock.run.load import load, load_table
 from penstock.run.schema.run import Run
 from penstock.style import format_count
 
-# Where no run file is given: every field at its default. Of the model only the vocabulary counts.
+# Where no run file is given: every field at its default. Only the vocabulary of the model counts.
 ANY_RUN = {
     "name": "within",
     "model": {"preset": "llama-1b", "vocab": ladder.VOCAB},

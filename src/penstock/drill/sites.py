@@ -1,8 +1,8 @@
 """Two sites that meet in a bucket, as scratch runs of their own, and the faults between them.
 
 Each site reaches the store through a proxy of its own, so the drill can cut one off, or take the
-bucket away from both. What was merged is read from the records of the rounds; that each sample was
-used once, from these and from what the ranks wrote down.
+bucket away from both. The records of the rounds tell what was merged. With the samples that the
+ranks wrote down they tell whether each sample was used once.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ from penstock.run.schema.run import Run
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `train` would do."""
+    """The plan of `train --dry-run`: what it would submit or start."""
 
     engine: str
     text: str

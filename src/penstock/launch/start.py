@@ -41,7 +41,7 @@ from penstock.policy.restart import WELL
 from penstock.run.clusters.apply import with_cluster_file
 from penstock.run.folder import RunFolder
 from penstock.run.launch_record import LaunchRecord
-from penstock.run.load import with_model_config
+from penstock.run.load import load, with_model_config
 from penstock.run.save import save
 from penstock.run.schema.run import Run
 from penstock.run.unsupported import refuse_unsupported
@@ -104,10 +104,17 @@ def _start(
         for words in mended:
             listener.warning(words)
         if how.finished:
+            _keep_log_settings(how, folder)
             report_start(how, folder, listener)
         else:
             _launch(how, folder, machine, listener, began, mended, early)
     return folder
+
+
+def _keep_log_settings(how: ResumeDecision, folder: RunFolder) -> None:
+    """Save a changed `[log]` of a finished run: its outlets may lack values of it."""
+    if any(change.field.startswith("log.") for change in how.changes):
+        save(load(folder.run_file).model_copy(update={"log": how.run.log}), folder.run_file)
 
 
 @contextmanager

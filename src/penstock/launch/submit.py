@@ -11,7 +11,7 @@ from pathlib import Path
 from socket import gethostname
 
 from penstock.errors import PenstockError
-from penstock.launch.engines.engine import Job, JobPhase, Submission, read_submission
+from penstock.launch.engines.engine import JobPhase, JobSpec, Submission, read_submission
 from penstock.launch.engines.refuse import refuse_second_job
 from penstock.launch.engines.table import job_of, open_engine
 from penstock.launch.follow import INVOCATIONS, count_invocations, follow
@@ -98,7 +98,7 @@ def _has_finished(run: Run, folder: RunFolder, listener: Listener) -> bool:
     return how.finished
 
 
-def _examined(run: Run, job: Job, listener: Listener) -> Run:
+def _examined(run: Run, job: JobSpec, listener: Listener) -> Run:
     """Return the run without hosts that the doctor finds bad, where hosts are listed."""
     if run.cluster.launcher != "ssh":
         return run
@@ -116,14 +116,14 @@ def check(run: Run, listener: Listener) -> None:
         listener.warning(note)
 
 
-def job_for(run: Run) -> Job:
+def job_for(run: Run) -> JobSpec:
     """Return the job of a run, from the current folder.
 
     Its word is made from all that it is, so that `--dry-run` shows what will be submitted.
     """
     folder = RunFolder(run.folder).path.absolute()
     word = hashlib.sha256(f"{gethostname()} {folder}\n{to_toml(run)}".encode()).hexdigest()[:16]
-    return Job(run, folder / SUBMITTED_RUN, Path.cwd(), word)
+    return JobSpec(run, folder / SUBMITTED_RUN, Path.cwd(), word)
 
 
 def _write_folder(run: Run, folder: RunFolder) -> None:
@@ -136,7 +136,7 @@ def _write_folder(run: Run, folder: RunFolder) -> None:
     save(run, folder.path / SUBMITTED_RUN)
 
 
-def _mark(run: Run, job: Job) -> None:
+def _mark(run: Run, job: JobSpec) -> None:
     """Leave the word of the submission where the nodes will meet."""
     place = meeting.meeting_place(run)
     try:

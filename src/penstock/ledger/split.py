@@ -4,8 +4,8 @@ A step record has one number for forward and backward. Inside it a rank may wait
 the pipeline, or in collectives of its replica. Now and then all ranks trace the same step, and a
 line `trace` says what was inside; the steps between are divided by the same shares.
 
-Of the time in collectives, the least of any traced peer is `communicate` and the rest of a rank's
-own is `peer_wait`, as everywhere in the ledger.
+In a collective, the least time of any traced peer is `communicate` and the rest of a rank's own
+time is `peer_wait`, as everywhere in the ledger.
 """
 
 import math

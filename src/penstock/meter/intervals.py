@@ -10,7 +10,7 @@ Spans = np.ndarray  # [n, 2]: starts and ends
 
 
 def union(spans: Spans, gap: float = 0) -> Spans:
-    """The set that any pairs cover; holes of up to `gap` count as covered."""
+    """Return the union of some pairs; holes of up to `gap` count as covered."""
     spans = np.asarray(spans).reshape(-1, 2)
     spans = spans[spans[:, 1] > spans[:, 0]]
     if not len(spans):
@@ -23,7 +23,7 @@ def union(spans: Spans, gap: float = 0) -> Spans:
 
 
 def within(a: Spans, b: Spans) -> Spans:
-    """What two sets have in common."""
+    """Return the intersection of two sets."""
     if not len(a) or not len(b):
         return np.empty((0, 2), np.result_type(a, b))
     # For each span of `a`, the spans of `b` that it meets stand side by side.
@@ -38,7 +38,7 @@ def within(a: Spans, b: Spans) -> Spans:
 
 
 def without(a: Spans, b: Spans) -> Spans:
-    """What is left of `a` where `b` is not."""
+    """Return `a` without the parts that `b` covers."""
     if not len(a) or not len(b):
         return a
     low, high = min(a[0, 0], b[0, 0]), max(a[-1, 1], b[-1, 1])
@@ -48,12 +48,12 @@ def without(a: Spans, b: Spans) -> Spans:
 
 
 def measure(spans: Spans) -> float:
-    """How much a set covers."""
+    """Return the length that a set covers."""
     return (spans[:, 1] - spans[:, 0]).sum().item() if len(spans) else 0.0
 
 
 def each(spans: Spans, inside: Spans) -> np.ndarray:
-    """What each pair covers of a set, in order; what two cover counts for the first alone.
+    """Return the length of a set that each pair covers; an overlap counts for the first pair only.
 
     The pairs need not be a set; their order is by start.
     """
@@ -65,7 +65,7 @@ def each(spans: Spans, inside: Spans) -> np.ndarray:
 
 
 def covered_until(spans: Spans, times: np.ndarray) -> np.ndarray:
-    """How much of a set lies before each time."""
+    """Return the length of a set before each time."""
     if not len(spans):
         return np.zeros(len(times))
     lengths = spans[:, 1] - spans[:, 0]
@@ -77,9 +77,9 @@ def covered_until(spans: Spans, times: np.ndarray) -> np.ndarray:
 
 
 def own(spans: Spans) -> Spans:
-    """Of nested spans in order of their starts, the time of each that none inside it has.
+    """Return the times at which each of some nested spans was the innermost.
 
-    Returns rows of (start, end, index): when that span was the innermost.
+    The spans are in order of their starts; the result has rows of (start, end, index).
     """
     rows: list[tuple[int, int, int]] = []
     open_: list[tuple[int, int]] = []  # (end, index), the innermost last

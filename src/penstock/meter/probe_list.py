@@ -89,8 +89,8 @@ def items(
 ) -> list[ProbeItem]:
     """Return the items in order of size: when time runs out, the largest are extrapolated.
 
-    Of precisions that are `slow` here only small products are taken: a reading of a large one
-    would last seconds, and nobody trains in them.
+    Precisions that are `slow` here get only small products: a reading of a large one would take
+    seconds, and nobody trains in them.
     """
     sizes = (QUICK if quick else SIZES)[kind]
     found = [ProbeItem("op_s", ())]

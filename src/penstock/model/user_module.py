@@ -148,8 +148,8 @@ def _at_least_fp32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-# What code raises for a mistake of its own. Faults of the machine and of peers are RuntimeErrors
-# and OSErrors; after those a run is started again.
+# Exceptions that tell of a mistake in the code. Faults of the machine and of peers are
+# RuntimeErrors and OSErrors; after those a run is started again.
 _MISTAKES = (
     ArithmeticError,
     AssertionError,

@@ -1,7 +1,7 @@
 """`train.sync.local_steps = "auto"`: the planner chooses how replicas agree, from the links.
 
 Every way that was measured is predicted on the machine of the run, and `policy/agreement.py` takes
-one. What the file says itself stays: codec, parts, optimizer and the number of replicas.
+one. Fields that the run file sets stay: codec, parts, optimizer and the number of replicas.
 """
 
 from collections.abc import Iterator

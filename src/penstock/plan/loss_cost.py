@@ -1,7 +1,7 @@
 """The loss that a way to agree costs, from what was measured; a band where nobody measured it.
 
-Rows of the catalog (`catalog/rounds.py`) are of small models. Of a setting that has no row, the
-rows around it say between which values the cost lies, and nothing is said where there are none.
+Rows of the catalog (`catalog/rounds.py`) are of small models. For a setting without a row, the
+rows around it bound the cost; without such rows the cost is unknown.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def loss_cost(optimizer: str, replicas: int, sync: ReplicaSync, job: Job) -> Los
     near = same or _nearest_above(rows, replicas, sync)
     if not near:
         return LossCost(None, None, "unknown", "nobody has measured anything near")
-    # What is harder on the average of the weights costs no less than what is easier.
+    # A setting that lets replicas drift further costs no less than others.
     easier = [r for r in rows if _covers(_place(replicas, sync), _place_of(r))]
     low = min(r.low for r in near) if same else max([r.low for r in easier], default=0.0)
     high = max(r.high for r in (*near, *easier))

@@ -16,7 +16,7 @@ from penstock.plan.power.site import SiteUse
 from penstock.plan.search.sensitivity import LayoutOption
 from penstock.plan.sync import SyncAccount
 
-# What the screen calls a number, and its name in the JSON.
+# Names of numbers on the screen, and in the JSON.
 SCREEN = {
     "time": "days",
     "speed": "tokens_per_s",

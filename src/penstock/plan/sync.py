@@ -34,7 +34,7 @@ class ExchangeLink:
 
 @dataclass(frozen=True)
 class SyncAccount:
-    """What the replicas of a run exchange, and what it costs. Bytes are of one replica."""
+    """Traffic between the replicas of a run and its time. Bytes are those of one replica."""
 
     replicas: int
     local_steps: int

@@ -66,7 +66,7 @@ def verdict(
 def shares_by_word(step: StepTime, lived: RunLife) -> dict[str, float]:
     """Return shares of the accelerator-time of the whole run by the limit that they belong to.
 
-    What is missing to 1 is starting and evaluating.
+    The rest, up to 1, is starting and evaluating.
     """
     stepping = sum(lived.ledger.share(Cause(name)) or 0.0 for name in STEP_CAUSES)
     found: dict[str, float] = {}

@@ -1,8 +1,8 @@
 """How replicas over slow links should agree: in every step, or after local steps by a codec.
 
-Local steps cost loss and save time. Of the ways that keep most of the time for computing, the one
-that costs the least loss is taken, by the upper end of what was measured. A way whose loss nobody
-has measured is only taken where no other keeps the time.
+Local steps cost loss and save time. Among the ways that keep most of the time for
+computing, the policy takes the one that costs the least loss, by the upper end of the measured
+range. A way whose loss nobody has measured is taken only if no other keeps the time.
 """
 
 from collections.abc import Sequence

@@ -41,7 +41,7 @@ class BestState:
 
 
 def judge(state: BestState, step: int, loss: float, keep: int, min_delta: float) -> BestState:
-    """Take in one evaluation. Of equal losses the earlier one is better."""
+    """Take in one evaluation. The earlier of two equal losses is better."""
     after = replace(state, last_step=step, last_loss=loss if math.isfinite(loss) else None)
     if not math.isfinite(loss):
         return replace(after, waited=state.waited + 1)

@@ -2,8 +2,8 @@
 which ones take it.
 
 A generation is a set of replicas that exchange gradients. The supervisor is the quorum: it alone
-makes generations, so that there is never a doubt about which one is the last. What the members of
-one tell each other when they meet decides who is healed.
+makes generations, so that there is never a doubt about which one is the last. The members of a
+generation tell each other their state when they meet; that decides who is healed.
 """
 
 from collections.abc import Mapping

@@ -52,7 +52,7 @@ def at_fault(
     """Return the replicas that do not repeat themselves (`again`); if all do, the one in every pair
     that differs.
 
-    Of two replicas that is both: the pair is all that can be said.
+    With two replicas it names both: no more can be said.
     """
     unsteady = [r for r in range(len(own)) if not same(own[r], again[r], exact)]
     return unsteady or sorted(set.intersection(*(set(pair) for pair in pairs)))

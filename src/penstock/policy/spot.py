@@ -73,7 +73,7 @@ UNKNOWN = SpotHistory(24 * 3600.0, 8 * 3600.0, 3.0)
 
 @dataclass(frozen=True)
 class RentTerms:
-    """What does not change while a run rents."""
+    """Constants of a run that rents spot capacity."""
 
     restart_s: float  # from capacity to progress: boot, load, and the work lost on average
     price_ratio: float  # on-demand over spot

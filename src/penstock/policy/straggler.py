@@ -44,7 +44,7 @@ def decide(
             window[rank] / max(usual_s, 1e-9)
             for window, usual_s in zip(windows, others, strict=True)
         ]
-        # Of the windows, so that one slow step makes no straggler.
+        # The median of the windows: one slow step makes no straggler.
         factor = median(factors)
         lost_s = median(w[rank] - usual_s for w, usual_s in zip(windows, others, strict=True))
         slow = factor > FINE and lost_s > LEAST_S

@@ -96,6 +96,11 @@ class RunFolder:
         return self.path / "logs"
 
     @property
+    def outlets_file(self) -> Path:
+        """Record of what each outlet has sent."""
+        return self.path / "outlets.json"
+
+    @property
     def evaluations(self) -> Path:
         """Scores of `penstock evaluate`, one file for each evaluation."""
         return self.path / "evaluations"

@@ -1,6 +1,6 @@
 """The clock and the ledger of one life: work in closed form between two events.
 
-A stretch is a time in which nothing changes: the same replicas, the same speed. Saves come at
+A work span is a time in which nothing changes: the same replicas, the same speed. Saves come at
 equal distances in it, so that steps, saves and the newest safe checkpoint follow from its length.
 Seconds are those of an average rank; their sum over the causes is the wall clock.
 """

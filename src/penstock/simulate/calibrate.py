@@ -90,7 +90,7 @@ class MeasuredTimes:
 
 @dataclass(frozen=True)
 class Journals:
-    """What journals of a cluster show: failures in their time, and times of runs."""
+    """Failures and times of runs in the journals of a cluster."""
 
     seen: Seen
     measured: tuple[MeasuredTimes, ...]

@@ -161,8 +161,8 @@ def conditions(
 
 def with_measured(own: Conditions, measured: MeasuredTimes) -> Conditions:
     """Return conditions with measured times in place of planned ones. Saves of both kinds are then
-    a share of the working time. What a failure makes the run do again follows from how often it
-    saves; what was measured beyond that is the same for each failure.
+    a share of the working time. The work that a failure makes the run do again follows from how
+    often it saves; other measured costs are the same for each failure.
     """
     near_s = own.fast_every * own.step_s / 2 if own.fast_every else own.interval_s / 2 + own.save_s
     return replace(

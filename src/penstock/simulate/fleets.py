@@ -22,7 +22,7 @@ UNLIKE = 3.0  # nats that the likeliest of them may lack: twenty times less like
 
 @dataclass(frozen=True)
 class Seen:
-    """What journals of a cluster show: failures, and the time in which they came."""
+    """Counts of failures in the journals of a cluster, and the time that the journals cover."""
 
     hardware: int
     node_s: float

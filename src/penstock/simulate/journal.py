@@ -209,7 +209,7 @@ def _joined(number: int, attempt: AttemptRecord, record: Recorder) -> Iterator[t
 
 def _pace_s(segment: Segment, done: Simulation) -> np.ndarray | float:
     """Return the seconds of a step without stragglers: at the pace of the ranks that were there."""
-    rates = [(s.last - s.first) / (s.end - s.start) for s in segment.stretches if s.end > s.start]
+    rates = [(s.last - s.first) / (s.end - s.start) for s in segment.spans if s.end > s.start]
     share = 1 - done.own.evaluate_share - done.own.fast_share
     share *= done.own.interval_s / (done.own.interval_s + done.own.save_cost_s)
     return share / max(rates, default=1.0)
@@ -247,7 +247,7 @@ def _segment(
     """Return the steps of a segment, and the spans between them."""
     first, reached = segment.step, segment.reached or segment.step
     count = max(reached - first, 0)
-    active = [s for s in segment.stretches if s.end > s.start]
+    active = [s for s in segment.spans if s.end > s.start]
     saving = sum(s.saving_s for s in active)
     evaluating = sum(s.evaluating_s for s in active)
     spans: list[tuple[float, float, JournalEvent]] = []
@@ -256,7 +256,7 @@ def _segment(
         return table, spans
     total_s = sum(s.end - s.start for s in active)
     share = min(1.0, (saving + evaluating) / total_s) if total_s else 0.0
-    # The time of each step without stalls, by the pace of the stretch that it ends in.
+    # The time of each step without stalls, by the pace of the span that it ends in.
     ends = np.interp(
         np.arange(first + 1, reached + 1),
         [active[0].first, *(s.last for s in active)],

@@ -28,7 +28,7 @@ INFANT_S = 21 * 86400.0  # over which new machines settle (estimated)
 
 @dataclass(frozen=True)
 class LostHardware:
-    """What one failure took: whole nodes, a host that no longer answers, ranks of replicas."""
+    """Hardware that one failure took: whole nodes, a host that no longer answers, replicas."""
 
     nodes: int
     host: bool
@@ -36,7 +36,7 @@ class LostHardware:
 
 
 class Life(SimulatedRecovery):
-    """What fails in one life, and when."""
+    """One life of a run: draws the failures, and when they come."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Life(SimulatedRecovery):
             self.schedule(t, self._tick)
 
     def run(self) -> LifeResult:
-        """Live until the last step or the horizon."""
+        """Simulate until the last step or the horizon."""
         own, account, events = self.own, self.account, self.events
         exponential, horizon_s, steps = self.draws.exponential, own.horizon_s, own.steps
         self.follow_trace()
@@ -200,7 +200,7 @@ class Life(SimulatedRecovery):
         return CLASSES[min(bisect(SUMS, self.draws.uniform()), len(CLASSES) - 1)]
 
     def _old_enough(self) -> bool:
-        """Thin the failures of new machines out: they come at the highest rate of all ages."""
+        """Return whether a drawn failure happens: draws use the rate of the age that fails most."""
         most = self.own.infant
         if most == 1.0:
             return True

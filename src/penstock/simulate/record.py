@@ -1,4 +1,4 @@
-"""What one life leaves for its journal: attempts, the work in each, faults and replicas."""
+"""The record of one life, for its journal: attempts, the work in each, faults and replicas."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from penstock.plan.life.causes import FaultClass
 
 
 @dataclass
-class Stretch:
+class WorkSpan:
     """Work in which nothing changed; stalls are seconds of an average rank."""
 
     start: float
@@ -23,7 +23,7 @@ class Segment:
 
     start: float
     step: int
-    stretches: list[Stretch] = field(default_factory=list)
+    spans: list[WorkSpan] = field(default_factory=list)
     stopped: float | None = None  # when work stopped
     reached: int | None = None  # the last whole step
 
@@ -72,8 +72,8 @@ class Recorder:
     def worked(
         self, start: float, end: float, first: float, last: float, saving: float, evaluating: float
     ) -> None:
-        stretch = Stretch(start, end, first, last, saving, evaluating)
-        self.attempts[-1].segments[-1].stretches.append(stretch)
+        span = WorkSpan(start, end, first, last, saving, evaluating)
+        self.attempts[-1].segments[-1].spans.append(span)
 
     def fault(self, since: float, noticed: float, cause: FaultClass, reached: int) -> None:
         """Note a failure that ended the attempt."""

@@ -1,6 +1,6 @@
-"""What a run does after a failure: all ranks start again, or the other replicas go on.
+"""Recovery after a failure: all ranks start again, or the other replicas go on.
 
-`Life` says what fails and when. Here are the reactions, on a simulated clock and by the policies of
+`Life` draws the failures. Here are the reactions, on a simulated clock and by the policies of
 a real run: restart, quorum, spares, shrink and preempt.
 """
 

@@ -34,7 +34,7 @@ _RATES = 2**63  # the stream that rates are drawn from: no life has this number
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked beside the run: lengths, seeds, and what is known of the fleet."""
+    """Options of a simulation beside the run: lengths, seeds, and data on the fleet."""
 
     lives: int = LIVES
     seed: int = 0
@@ -70,7 +70,7 @@ def simulate(
     notes: Sequence[str] = (),
     progress: Callable[[int], None] = lambda done: None,
 ) -> Simulation:
-    """Live a run many times over; `given` are its failure rates, by default its cluster file's."""
+    """Simulate many lives of a run; `given` are failure rates, by default its cluster file's."""
     asked = asked or Question()
     given = stated_failures(run) if given is None else given
     plan, found = planned(run, given, found)
@@ -127,7 +127,7 @@ def planned(
 
 
 def record_life(own: Conditions, model: FleetModel, seed: int, lives: int, number: int) -> Recorder:
-    """Live one life again, and return all that happened in it."""
+    """Simulate one life again, and return all that happened in it."""
     rates = model.draw(generator(seed, _RATES), lives)
     record = Recorder()
     Life(own, rates[number], Draws(generator(seed, number)), record, _ticks(own)).run()

@@ -85,7 +85,7 @@ def vary(
     wanted: Sequence[str],
     progress: Callable[[str], None] = lambda what: None,
 ) -> Comparison:
-    """Live every combination of the values in `wanted` (FIELD=A,B,C)."""
+    """Simulate every combination of the values in `wanted` (FIELD=A,B,C)."""
     axes = [_axis(text) for text in wanted]
     combinations = list(product(*(values for _, values in axes)))
     if len(combinations) > MOST:

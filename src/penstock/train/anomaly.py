@@ -218,8 +218,8 @@ class AnomalyGuard:
 
     def _held(self) -> dict[str, Tensor]:
         """Return all that an update changes. Not buffers: they may hold statistics of a replica's
-        own samples. Of local steps, what the outer step changes on all replicas alike; of a site
-        both, since its ranks take every step together."""
+        own samples. With local steps, only the tensors that the outer step changes on all
+        replicas alike; in a site both, since its ranks take every step together."""
         optimizer, outer = self.engine.optimizer, self.engine.outer
         found: dict[str, Tensor] = {}
         if outer is not None:
@@ -232,7 +232,7 @@ class AnomalyGuard:
         return found
 
     def _save_batch(self, step: int, vote: Vote, samples: DeviceBatch) -> None:
-        """Save the samples of a bad step for people. Of ranks that read the same, one writes."""
+        """Save the samples of a bad step for people. One of the ranks that read the same writes."""
         if any(self.world.index(d) for d in ("pipeline", "context", "tensor")):
             return
         stream = self.batches.stream

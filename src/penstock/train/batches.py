@@ -90,7 +90,7 @@ class Poison:
 
 @dataclass(frozen=True)
 class Counted:
-    """What counts in a global batch, over all ranks that take the step together."""
+    """Tokens that count in a global batch, over all ranks that take the step together."""
 
     tokens: int  # of pairs: how many pairs
     skipped: int = 0  # how often damaged data was met
@@ -257,8 +257,8 @@ class Batches:
         return (stop - start) * (self.batch_tokens // samples)
 
     def count(self, samples: DeviceBatch) -> Counted:
-        """Count the tokens of the global batch in the loss: its sum is divided by them. Of pairs,
-        the pairs. Of replicas that take local steps, those of their own part.
+        """Count the tokens of the global batch in the loss: its sum is divided by them. For
+        pairs, count the pairs. Replicas that take local steps count their own part.
 
         Ranks exchange it only where some tokens may not count.
         """

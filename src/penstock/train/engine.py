@@ -53,7 +53,7 @@ def build_engine(
     parts, trained = made.parts, made.parts.trained()
     update = build_optimizer(trained, made.masters, run.train)
     policy = LiveReplicaReducer if run.guard.mode == "live" else ReplicaReducer
-    # Of sites the codec is that of what they publish.
+    # Sites compress what they publish, not the gradients of their ranks.
     replicas = policy(world, "none" if run.sites else run.train.sync.compress)
     runner = _runner(parts, run, layout, world, put_user_loss(run, parts))
     samples = -(-run.batch_samples // (run.sites.count if run.sites else 1))

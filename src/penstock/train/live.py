@@ -52,7 +52,7 @@ class LiveRecovery(Recovery):
     def rewind(self, rewind: Rewind) -> None:
         """Agree with the replicas that are left where to continue."""
         noticed, journal = now(), self.rank.journal
-        # What was done since the last record comes to nothing.
+        # Work since the last record is lost.
         journal.write_span(LostStepSpan(), min(journal.busy_until, noticed), noticed)
         if isinstance(rewind, PeerLost):
             self.state.engine.stepper.discard()

@@ -1,4 +1,4 @@
-"""Where a rank continues: after the newest good checkpoint, or after a step was taken back."""
+"""The step at which a rank continues, after a start or a rollback: the newest good checkpoint."""
 
 from dataclasses import dataclass
 

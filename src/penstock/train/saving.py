@@ -37,7 +37,7 @@ STEPS = 15  # whose median is how long a step takes
 
 @dataclass
 class CheckpointSaver:
-    """The schedule of a run's saves. What is saved is in `state.py`."""
+    """The schedule of a run's saves. `state.py` has the saved state."""
 
     rank: RankContext
     state: TrainingState

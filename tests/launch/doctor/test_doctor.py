@@ -18,7 +18,7 @@ from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.doctor import accelerator, equality, judge, link_node
 from penstock.launch.doctor.finding import Finding, bad
 from penstock.launch.doctor.lines import ERROR, Answer, LineProcess, collect
-from penstock.launch.doctor.links import Link, judge_links, rounds
+from penstock.launch.doctor.links import MeasuredLink, judge_links, rounds
 from penstock.launch.doctor.probe_nodes import BETWEEN, merged
 from penstock.plan.job.layout import Layout
 from penstock.run.clusters.file import ClusterFile
@@ -50,10 +50,10 @@ def test_a_large_cluster_has_a_bounded_number_of_rounds() -> None:
     assert all(first != second for first, second in pairwise(every))
 
 
-def links(**slow: float) -> list[Link]:
+def links(**slow: float) -> list[MeasuredLink]:
     """Links of 100 MB/s between four nodes; those of a named node do so many."""
     return [
-        Link((a, b), "", min(slow.get(a, 1e8), slow.get(b, 1e8)), 1e-4)
+        MeasuredLink((a, b), "", min(slow.get(a, 1e8), slow.get(b, 1e8)), 1e-4)
         for at, a in enumerate(NODES)
         for b in NODES[at + 1 :]
     ]
@@ -73,17 +73,17 @@ def test_a_slow_node_is_named_and_not_its_peers() -> None:
 
 
 def test_a_slow_node_of_three_is_named() -> None:
-    every = [Link(("a", "b"), "", 1e8, 1e-4)]
-    every += [Link((node, "c"), "", 1e7, 1e-4) for node in "ab"]
+    every = [MeasuredLink(("a", "b"), "", 1e8, 1e-4)]
+    every += [MeasuredLink((node, "c"), "", 1e7, 1e-4) for node in "ab"]
     assert levels(judge_links(every, None, False, 3)) == [("bad", ("c",))]
 
 
 def test_one_slow_link_names_its_two_ends() -> None:
     every = links()
-    every[1] = Link(every[1].pair, "", 1e6, 1e-4)
+    every[1] = MeasuredLink(every[1].pair, "", 1e6, 1e-4)
     [found] = judge_links(every, None, False, 4)
     assert found.nodes == every[1].pair
-    every[1] = Link(every[1].pair, "no connection", 0.0, 0.0)
+    every[1] = MeasuredLink(every[1].pair, "no connection", 0.0, 0.0)
     [cut] = judge_links(every, None, False, 4)
     assert cut.nodes == every[1].pair
     assert "cluster.interface" in cut.fix
@@ -286,7 +286,7 @@ def test_probes_of_nodes_become_one_cluster_file() -> None:
             "price": {"usd_per_hour": 2.0},
         }
     )
-    link = Link(("a", "b"), "", 8e8, 2e-5)
+    link = MeasuredLink(("a", "b"), "", 8e8, 2e-5)
     file, notes = merged(before, {"a": node("9 TFLOP/s"), "b": node("6 TFLOP/s")}, [link])
     assert (file.name, file.launcher, file.nodes) == ("mine", "ssh", 2)
     assert (file.ssh, file.price) == (before.ssh, before.price)

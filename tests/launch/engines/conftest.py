@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.launch.engines.engine import Job
+from penstock.launch.engines.engine import JobSpec
 from penstock.run.load import load_table
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., JobSpec]
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> MakeJob:
     """job("cluster.nodes=4", …): a job of a small run, as it is submitted from tmp_path."""
 
-    def make(*overrides: str, folder: str = "run") -> Job:
+    def make(*overrides: str, folder: str = "run") -> JobSpec:
         table = {
             "name": "small",
             "dir": str(tmp_path / folder),
@@ -23,6 +23,6 @@ def job(tmp_path: Path) -> MakeJob:
             "cluster": {"launcher": "slurm", "accelerators": 1, "nodes": 2},
         }
         run = load_table(table, overrides)
-        return Job(run, run.folder / "submitted.toml", tmp_path / folder, "abc")
+        return JobSpec(run, run.folder / "submitted.toml", tmp_path / folder, "abc")
 
     return make

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.launch.engines.engine import Job
+from penstock.launch.engines.engine import JobSpec
 from penstock.launch.engines.slurm_refusals import parse_partitions, refusals_of
 from penstock.launch.engines.slurm_state import SlurmFailed
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., JobSpec]
 PARTITIONS = """\
 PartitionName=main AllowGroups=ALL Default=YES QoS=N/A MaxNodes=UNLIMITED MaxTime=UNLIMITED \
 Nodes=n[1-4] State=UP TotalCPUs=8 TotalNodes=4 TRES=cpu=8,mem=16000M,node=4,billing=8

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.launch.engines.engine import Job
+from penstock.launch.engines.engine import JobSpec
 from penstock.launch.engines.slurm_script import (
     allocation_script,
     batch_script,
@@ -16,7 +16,7 @@ from penstock.launch.engines.slurm_script import (
     slurm_time,
 )
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., JobSpec]
 
 
 def test_an_allocation_outlives_its_nodes_and_saves_before_its_end(job: MakeJob) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RunFailed
-from penstock.launch.engines.engine import Job, JobPhase
+from penstock.launch.engines.engine import JobPhase, JobSpec
 from penstock.launch.engines.slurm import Slurm
 from penstock.run.load import load_table
 
@@ -49,11 +49,11 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def job(tmp_path: Path, steps: Path) -> Job:
+def job(tmp_path: Path, steps: Path) -> JobSpec:
     (tmp_path / "runs/inside/logs").mkdir(parents=True)
     table = {"name": "inside", "model": {"preset": "llama-3m"}, "dir": str(tmp_path / "runs")}
     table["cluster"] = {"launcher": "slurm", "nodes": 2}
-    return Job(load_table(table), tmp_path / "runs/inside/submitted.toml", tmp_path, "a-token")
+    return JobSpec(load_table(table), tmp_path / "runs/inside/submitted.toml", tmp_path, "a-token")
 
 
 def soon(true: Callable[[], bool]) -> None:
@@ -63,7 +63,7 @@ def soon(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_session_that_waits_for_its_step_is_not_over(job: Job, steps: Path) -> None:
+def test_a_session_that_waits_for_its_step_is_not_over(job: JobSpec, steps: Path) -> None:
     engine = Slurm()
     submission = engine.submit(job)
     assert submission.job == ALLOCATION
@@ -78,7 +78,7 @@ def test_a_session_that_waits_for_its_step_is_not_over(job: Job, steps: Path) ->
     assert (steps.parent / "cancelled").read_text().split() == ["77.1"]
 
 
-def test_a_run_is_cancelled_before_it_has_a_step(job: Job, steps: Path) -> None:
+def test_a_run_is_cancelled_before_it_has_a_step(job: JobSpec, steps: Path) -> None:
     engine = Slurm()
     submission = engine.submit(job)
     assert engine.state(submission).phase is JobPhase.QUEUED
@@ -87,7 +87,7 @@ def test_a_run_is_cancelled_before_it_has_a_step(job: Job, steps: Path) -> None:
     assert not (steps.parent / "cancelled").exists()
 
 
-def test_a_session_that_ended_by_itself_is_over(job: Job, steps: Path) -> None:
+def test_a_session_that_ended_by_itself_is_over(job: JobSpec, steps: Path) -> None:
     (steps.parent / "tools/srun").write_text("#!/bin/bash\nexit 1\n")
     engine = Slurm()
     submission = engine.submit(job)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from penstock import __version__
 from penstock.errors import PenstockError
-from penstock.launch.engines import ssh_checks, ssh_look, ssh_node, ssh_setup
-from penstock.launch.engines.engine import Job, JobPhase
+from penstock.launch.engines.engine import JobPhase, JobSpec
 from penstock.launch.engines.ssh import SshEngine, job_state
-from penstock.launch.engines.ssh_hosts import (
+from penstock.launch.ssh import checks, look, node, setup
+from penstock.launch.ssh.hosts import (
     Ssh,
     nodes_of,
     parse_host,
@@ -143,7 +143,7 @@ def order(tmp_path: Path, run: str, **more: object) -> dict[str, object]:
 
 def until_ended(given: dict[str, object]) -> dict[str, object]:
     deadline = time.monotonic() + 120
-    while (found := ssh_node.state(given))["phase"] == "running":
+    while (found := node.state(given))["phase"] == "running":
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return found
@@ -154,14 +154,14 @@ def test_a_start_is_detached_and_its_end_is_known(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     given = order(tmp_path, "nonsense = 1\n")
-    assert ssh_node.state(given) == {"phase": "absent"}
-    started = ssh_node.start(given)
+    assert node.state(given) == {"phase": "absent"}
+    started = node.start(given)
     assert started["started"], started
     assert os.getsid(int(started["keeper"])) == started["keeper"]
     found = until_ended(given)
     assert found["code"] == 2
     assert "nonsense" in str(found["said"]) or "model" in str(found["said"])
-    run_file = ssh_node.job_folder("small-12345678", "n1") / ssh_node.RUN_FILE
+    run_file = node.job_folder("small-12345678", "n1") / node.RUN_FILE
     assert run_file.stat().st_mode & 0o077 == 0, "it may hold a secret"
     found_at = json.loads(run_file.with_name("plan.json").read_text())["paths"]
     assert found_at["a.toml"] == "/elsewhere/a.toml"
@@ -177,7 +177,7 @@ def test_only_what_carries_the_word_is_ended(
     def begin(job: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             sleep,
-            env=os.environ | {ssh_node.JOB: job},
+            env=os.environ | {node.JOB: job},
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
@@ -188,10 +188,10 @@ def test_only_what_carries_the_word_is_ended(
     ours, other = begin("ours-1"), begin("ours-12")
     try:
         # The record names a process of somebody else, as when a pid was given away.
-        folder = ssh_node.private_folder(ssh_node.job_folder("ours-1", "n1"))
+        folder = node.private_folder(node.job_folder("ours-1", "n1"))
         wrong = {"pid": other.pid, "started": "1", "boot": "", "keeper": other.pid}
         (folder / "process.json").write_text(json.dumps(wrong))
-        done = ssh_node.end({"job": "ours-1", "node": "n1", "grace_s": 0.2})
+        done = node.end({"job": "ours-1", "node": "n1", "grace_s": 0.2})
         assert done == {"killed": 1, "left": []}
         assert ours.wait(10) == -9
         assert other.poll() is None
@@ -202,7 +202,7 @@ def test_only_what_carries_the_word_is_ended(
 
 
 def test_a_first_look_needs_nothing_but_python(tmp_path: Path) -> None:
-    script = Path(ssh_look.__file__).read_text()
+    script = Path(look.__file__).read_text()
     done = subprocess.run(
         [sys.executable, "-S", "-E", "-", str(tmp_path / "not" / "there")],
         input=script,
@@ -220,16 +220,16 @@ def test_a_first_look_needs_nothing_but_python(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run_on(tmp_path: Path, run_file: Callable[..., Path]) -> Callable[..., Job]:
-    def make(**fields: object) -> Job:
+def run_on(tmp_path: Path, run_file: Callable[..., Path]) -> Callable[..., JobSpec]:
+    def make(**fields: object) -> JobSpec:
         values = {"cluster.launcher": "ssh", "cluster.nodes": 2, **fields}
         file = run_file("on-ssh", **values)
-        return Job(load(file), file, tmp_path, "ab" * 8)
+        return JobSpec(load(file), file, tmp_path, "ab" * 8)
 
     return make
 
 
-def test_numbers_that_do_not_fit_the_list_are_refused(run_on: Callable[..., Job]) -> None:
+def test_numbers_that_do_not_fit_the_list_are_refused(run_on: Callable[..., JobSpec]) -> None:
     refusals = SshEngine().refusals
     hosts = {"cluster.ssh.hosts": ["a", "b", "c"]}
     assert refusals(run_on()) == ['cluster.ssh.hosts: missing; write hosts = ["name", "user@name"]']
@@ -241,7 +241,7 @@ def test_numbers_that_do_not_fit_the_list_are_refused(run_on: Callable[..., Job]
     assert "write nodes = 3" in said
 
 
-def test_a_look_is_judged(run_on: Callable[..., Job]) -> None:
+def test_a_look_is_judged(run_on: Callable[..., JobSpec]) -> None:
     ssh, run = Ssh(SshSection()), run_on(**{"cluster.ssh.hosts": ["a", "b"]}).run
     good = {
         "system": "Linux", "python": "3.12.1", "executable": "/x", "penstock": __version__,
@@ -250,7 +250,7 @@ def test_a_look_is_judged(run_on: Callable[..., Job]) -> None:
     }  # fmt: skip
 
     def said(**changed: object) -> str:
-        return "; ".join(ssh_checks.look_refusals("a", good | changed, ssh, run))
+        return "; ".join(checks.look_refusals("a", good | changed, ssh, run))
 
     assert said() == ""
     assert "Penstock needs 3.11 or later" in said(python="3.9.2")
@@ -262,17 +262,17 @@ def test_a_look_is_judged(run_on: Callable[..., Job]) -> None:
     assert "0.0 GiB are free" in said(free_bytes=1000)
     assert "it runs Darwin" in said(system="Darwin")
     looks = {"a": {"torch": "2"}, "b": {"torch": "2"}, "c": {"torch": "1"}}
-    assert ssh_checks.differing(looks, "torch") == [
+    assert checks.differing(looks, "torch") == [
         "c: it has torch 1, and most hosts have 2; install 2 there"
     ]
 
 
 def test_the_text_shows_what_is_submitted_without_secrets(
-    run_on: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    run_on: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-show")
     text = SshEngine().text(run_on(**{"cluster.ssh.hosts": ["a", "me@b:24"]}))
-    assert "-p 24 -- me@b 'python3 -m penstock.launch.engines.ssh_node start'" in text
+    assert "-p 24 -- me@b 'python3 -m penstock.launch.ssh.node start'" in text
     assert '"job": "on-ssh-abababab", "node": "a"' in text
     assert 'name = "on-ssh"' in text
     assert "AWS_SECRET_ACCESS_KEY" in text
@@ -280,7 +280,7 @@ def test_the_text_shows_what_is_submitted_without_secrets(
 
 
 def test_setup_needs_a_place_for_the_venv() -> None:
-    assert ssh_setup.venv_of("~/venvs/p/bin/python") == "~/venvs/p"
-    assert ssh_setup.venv_of("/opt/p/bin/python3.12") == "/opt/p"
+    assert setup.venv_of("~/venvs/p/bin/python") == "~/venvs/p"
+    assert setup.venv_of("/opt/p/bin/python3.12") == "/opt/p"
     with pytest.raises(PenstockError, match=r"--setup makes a venv and has to know"):
-        ssh_setup.venv_of("python3")
+        setup.venv_of("python3")

@@ -21,9 +21,8 @@ from penstock.errors import PenstockError
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
-from penstock.watch.facts.run_view import RunView
+from penstock.watch.facts.deliveries import run_id
 from penstock.watch.outlets.mlflow_log import address_experiment
-from penstock.watch.outlets.tracker import run_id
 from tracked_launches import follow, launched, logged_folder
 
 HERE = Path(__file__).parents[3]
@@ -126,7 +125,7 @@ def test_a_resumed_run_continues_the_same_mlflow_run(folder: RunFolder, server: 
     assert server.history(number, "rewards/accuracy") == [(1, 0.0), (2, 0.75), (3, 1.0), (4, 1.0)]
     assert server.history(number, "validation_rewards/chosen") == [(2, 0.5)]
     tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
-    assert tags["penstock.id"] == run_id(RunView(folder))
+    assert tags["penstock.id"] == run_id(folder)
     assert tags["penstock.status"] == "done"
     assert tags["changed.train.steps"] == "20"
     assert [key.split()[-1] for key in sorted(tags) if key.startswith("event ")].count("crash") >= 1

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,15 @@ from penstock.ledger.journal.writer import Journal, SupervisorJournal
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 from penstock.run.save import save
+from penstock.watch.facts.deliveries import read_deliveries
+from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.outlets import process as outlets
+from penstock.watch.outlets import waiting
 from penstock.watch.outlets.alerts import Alert
-from penstock.watch.outlets.process import RunFollower
+from penstock.watch.outlets.follow import Outlet, RunFollower
+from penstock.watch.outlets.waiting import ServiceWait
+from penstock.watch.outlets.webhook import Webhook
 
 
 @pytest.fixture
@@ -44,16 +50,20 @@ def folder(run_file: Callable[..., Path]) -> RunFolder:
 class Kept:
     """An outlet that keeps what it is given; it can hang or fail."""
 
-    name = "kept"
+    kept, remedy, problem = False, "the next launch sends it", ""
 
-    def __init__(self, fail: str = "", hang: threading.Event | None = None) -> None:
-        self.fail, self.hang = fail, hang
+    def __init__(
+        self, fail: str = "", hang: threading.Event | None = None, name: str = "kept"
+    ) -> None:
+        self.fail, self.hang, self.name = fail, hang, name
+        self.wait = ServiceWait()
         self.calls: list[str] = []
         self.steps: list[int] = []
 
     def _called(self, name: str) -> None:
         if self.hang:
-            self.hang.wait()
+            with self.wait.for_answer():
+                self.hang.wait()
         self.calls.append(name)
         if name == self.fail:
             raise RuntimeError("no room")
@@ -91,10 +101,10 @@ def journal(folder: RunFolder, ended: bool = True) -> None:
     supervisor.close()
 
 
-def follow(folder: RunFolder, *kept: Kept, **options: Any) -> list[str]:
+def follow(folder: RunFolder, *followed: Outlet, **options: Any) -> list[str]:
     said: list[str] = []
     options = {"events_read": 0, "first_attempt": 0} | options
-    RunFollower(folder, list(kept), say=said.append, **options).run(poll_s=0.01)
+    RunFollower(folder, list(followed), say=said.append, **options).run(poll_s=0.01)
     return said
 
 
@@ -113,7 +123,7 @@ def test_a_failing_outlet_is_reported_and_the_others_go_on(folder: RunFolder) ->
     journal(folder)
     bad, good = Kept(fail="points"), Kept()
     (said,) = follow(folder, bad, good)
-    assert said == "kept: RuntimeError: no room; no more is sent"
+    assert said == "kept: RuntimeError: no room; no more is sent now; the next launch sends it"
     assert good.calls[-1] == "close done"
 
 
@@ -121,13 +131,54 @@ def test_an_outlet_that_hangs_is_not_waited_for(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal(folder)
-    monkeypatch.setattr(outlets, "LAST_S", 0.5)
+    monkeypatch.setattr(waiting, "NO_ANSWER_S", 0.5)
     over = threading.Event()
     slow, good = Kept(hang=over), Kept()
     (said,) = follow(folder, slow, good)
     assert "not everything was sent" in said
     assert good.calls[-1] == "close done"
     over.set()
+
+
+def test_a_service_that_never_answers_is_given_up_soon_after_the_end(
+    folder: RunFolder, server: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal(folder)
+    monkeypatch.setattr(waiting, "NO_ANSWER_S", 1.0)
+    server.hang.set()
+    began = time.monotonic()
+    said = follow(folder, Webhook(server.url, "followed", 4, print))
+    assert time.monotonic() - began < 8  # one try alone takes ten seconds
+    (told,) = said
+    assert told.startswith("webhook: no answer for ")
+    assert "`penstock report followed`" in told
+    lines = RunFacts(RunView(folder)).problem_lines()
+    assert [line.text for line in lines if line.name == "unsent"] == [told]
+
+
+def test_a_slow_service_that_answers_is_sent_everything(
+    folder: RunFolder, server: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal(folder)
+    monkeypatch.setattr(waiting, "NO_ANSWER_S", 1.5)
+    server.delay_s = 1.0
+    said: list[str] = []
+    follow(folder, Webhook(server.url, "followed", 4, said.append))
+    assert [got["event"] for got in server.got] == ["crash", "finish"]
+    assert said == ["webhook: 2 sent to http://127.0.0.1/…"]
+    assert read_deliveries(folder)["webhook"].complete
+
+
+def test_an_answer_that_names_a_time_is_waited_for(
+    folder: RunFolder, server: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal(folder)
+    monkeypatch.setattr(waiting, "NO_ANSWER_S", 1.0)
+    server.answers, server.headers = [429], {"Retry-After": "3"}
+    said: list[str] = []
+    assert follow(folder, Webhook(server.url, "followed", 4, said.append)) == []
+    assert [got["event"] for got in server.got] == ["crash", "finish"]
+    assert said == ["webhook: 2 sent to http://127.0.0.1/…"]
 
 
 def test_a_launch_sends_nothing_of_earlier_launches(folder: RunFolder) -> None:

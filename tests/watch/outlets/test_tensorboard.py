@@ -143,4 +143,4 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_process(folder: RunFo
     said = follow(folder, 0, 0, {})
     lines = [line for line in said.splitlines() if line.startswith("tensorboard: ")]
     assert len(lines) == 1
-    assert lines[0].endswith("no more is sent")
+    assert "; no more is sent now; the next `penstock train`" in lines[0]

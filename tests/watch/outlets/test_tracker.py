@@ -21,15 +21,17 @@ from penstock.watch.outlets.tracker import (
     require_package,
     tracked_run,
 )
+from penstock.watch.outlets.waiting import ServiceWait
 from tracked_launches import launched, logged_folder
 
 
 class KeptTracker:
     """A tracker that holds one value for a step, as TensorBoard does."""
 
-    name = "kept"
+    name, unsent = "kept", ""
 
     def __init__(self) -> None:
+        self.wait = ServiceWait()
         self.steps: dict[int, float] = {}
         self.validation: dict[int, float] = {}
         self.rows: list[LoggedValues] = []

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.run.folder import RunFolder
-from penstock.watch.facts.run_view import RunView
-from penstock.watch.outlets.tracker import run_id
+from penstock.watch.facts.deliveries import run_id
 from penstock.watch.outlets.wandb_log import check, entity_project
 from tracked_launches import follow, launched, logged_folder
 from wandb_server import Wandb, wandb_server
@@ -33,7 +32,7 @@ def test_a_resumed_run_continues_the_same_wandb_run(folder: RunFolder, server: W
     launched(folder, 0, {1: 5.0, 2: 4.0, 3: 3.5}, "failed", rewards=rewards)
     said = follow(folder, 0, 0, server.env)
     (name,) = server.runs
-    assert name == run_id(RunView(folder))
+    assert name == run_id(folder)
     assert server.runs[name]["project"] == "project"
     assert server.runs[name]["displayName"] == "logged"
     assert server.steps(name, "train/loss") == [(1, 5.0), (2, 4.0), (3, 3.5)]
@@ -67,7 +66,7 @@ def test_off_line_files_are_read_back_by_the_client_itself(
     wandb = [sys.executable, "-c", "from wandb.cli.cli import cli; cli()", "sync", str(kept)]
     env = os.environ | server.env
     subprocess.run(wandb, env=env, cwd=folder.path, check=True, timeout=250)
-    name = run_id(RunView(folder))
+    name = run_id(folder)
     assert server.steps(name, "train/loss") == [(1, 5.0), (2, 4.0)]
 
 
@@ -102,9 +101,9 @@ def test_mistakes_that_the_client_would_refuse_are_refused_at_once(
 
 def test_a_fresh_run_of_the_same_name_has_another_id(folder: RunFolder) -> None:
     launched(folder, 0, {1: 5.0}, "done")
-    first = run_id(RunView(folder))
+    first = run_id(folder)
     launched(folder, 1, {2: 5.0}, "done", t=2000.0)
-    assert run_id(RunView(folder)) == first
+    assert run_id(folder) == first
     (folder.journal / "supervisor.events").unlink()
     launched(folder, 2, {1: 5.0}, "done", t=3000.0)
-    assert run_id(RunView(folder)) != first
+    assert run_id(folder) != first

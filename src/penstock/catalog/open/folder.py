@@ -1,7 +1,7 @@
 """Open models on this machine: the folder of `model.from`.
 
-A folder, or `hf:org/name[@revision]` (also plain `org/name`) through the hub's own cache. What is
-in the cache is used unchanged: a model stays the same for a run and all its processes, and no rank
+A folder, or `hf:org/name[@revision]` (also plain `org/name`) through the hub's own cache. Files
+in the cache are used unchanged: a model stays the same for a run and all its processes, and no rank
 uses the network. At first only the small files are fetched; `fetch_weights` fetches the rest, once,
 before any process starts.
 """

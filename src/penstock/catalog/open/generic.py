@@ -1,5 +1,6 @@
 """Causal language models that our decoder does not build: they run through their own module in
-transformers. What a plan needs is read here from `config.json` and the headers of the weights.
+transformers. This file reads their shape, for the plan, from `config.json` and the headers of the
+weights.
 
 transformers is never imported here, since that takes seconds: which architectures the installed
 one has is read from its source.

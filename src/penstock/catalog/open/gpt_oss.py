@@ -8,7 +8,7 @@ from penstock.catalog.open.config import HubConfig
 from penstock.catalog.open.rope import write_scaling, write_window_pattern
 from penstock.catalog.shapes import ModelShape
 
-# What its class has where a config is silent.
+# Defaults of the class in transformers, for configs that leave them out.
 GPT_OSS_ROPE = {
     "rope_type": "yarn",
     "factor": 32.0,

@@ -73,7 +73,7 @@ def bounded_environment(**settings: Any) -> Any:
     base: Any = sandbox.ImmutableSandboxedEnvironment
     extension: Any = extra("jinja2.ext", "A chat template").Extension
 
-    class Rounds(extension):
+    class LoopCounter(extension):
         """Extension whose method is called in each round of a loop."""
 
         def count(self) -> None:
@@ -86,7 +86,7 @@ def bounded_environment(**settings: Any) -> Any:
 
         def _parse(self, *given: Any) -> Any:
             template = super()._parse(*given)
-            rounds = self.extensions[Rounds.identifier]
+            rounds = self.extensions[LoopCounter.identifier]
             for node in template.find_all((jinja.nodes.For, jinja.nodes.Macro)):
                 node.body.insert(0, jinja.nodes.ExprStmt(rounds.call_method("count")))
             return template
@@ -95,7 +95,7 @@ def bounded_environment(**settings: Any) -> Any:
             _refuse_growth(operator, left, right)
             return super().call_binop(context, operator, left, right)
 
-    extensions = [*settings.pop("extensions", []), Rounds]
+    extensions = [*settings.pop("extensions", []), LoopCounter]
     return LimitedSandbox(extensions=extensions, **settings)
 
 

@@ -1,7 +1,7 @@
 """Encode pairs of answers: a prompt with its chosen answer, then with its rejected one.
 
 A pair becomes two sequences of one length, one after the other, so that it is a sample like any
-other: its place in the dataset follows from its number. What is left of a sequence is filled with
+other: its place in the dataset follows from its number. The rest of a sequence is filled with
 END, which is not learned. An answer that does not fit is cut at its end, as TRL cuts it; a prompt
 is never cut.
 """

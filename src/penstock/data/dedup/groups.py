@@ -28,7 +28,7 @@ class SpilledParts:
 
     paths: tuple[Path, ...]
     offsets: tuple[int, ...]  # number of the first item of each part, then the number of all items
-    # Of a large set: for each band the files with the merged keys of several parts (`runs.py`).
+    # Large sets only: for each band the files with the merged keys of several parts (`runs.py`).
     runs: tuple[tuple[Path, ...], ...] = ()
     run_offsets: tuple[int, ...] = ()  # number of the first item of each run
 

@@ -46,7 +46,7 @@ class NearSection(Switch):
 
 
 class DedupSection(Section):
-    """Removal of copies. Of several copies, the one with the best score stays."""
+    """Removal of copies. The copy with the best score stays."""
 
     documents: Flag = Field(True, description="Remove documents that are equal, blanks aside.")
     lines: LinesSection = Field(LinesSection(), description="Equal lines.")

@@ -40,7 +40,7 @@ class Conversation:
     messages: tuple[Message, ...]  # `content`, if present, is a string
     tools: tuple[Any, ...] = ()  # JSON schemas, for the template
     completion: bool = False  # a prompt and its response: needs no template
-    # Of a pair: the worse answer, instead of the messages from `prompt_turns` on.
+    # Pairs only: the worse answer, in place of the messages from `prompt_turns` on.
     rejected: tuple[Message, ...] = ()
     prompt_turns: int = 0  # messages of the prompt; they are not learned
 

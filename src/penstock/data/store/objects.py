@@ -173,7 +173,7 @@ class Store:
     def create(self, name: str, content: bytes) -> bool:
         """Write an object unless it exists; return whether this call wrote it.
 
-        Of several writers only one gets True. After an outage, False can also mean that the
+        Only one of several writers gets True. After an outage, False can also mean that the
         answer to an earlier attempt was lost.
         """
         exists = (

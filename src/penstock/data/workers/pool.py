@@ -51,7 +51,7 @@ class Task:
 
 
 class Executor(Protocol):
-    """What runs the tasks of a build."""
+    """A pool that runs the tasks of a build."""
 
     workers: int
 

@@ -24,7 +24,7 @@ def take_over(found: StoredCheckpoint, store: CheckpointStore, run: str) -> Chec
     assert step is not None, f"{found.path}: it does not tell its step"
     scalars = found.scalars
     origin = {"run": about.run, "name": _name(scalars), "step": step}
-    # What it was made with is not held against it: another run goes on from it on purpose.
+    # It has no fingerprint: a run goes on from the checkpoint of another run on purpose.
     added = {} if SCALARS in about.files else {SCALARS: json.dumps(scalars, indent=1).encode()}
     files = about.files | {name: file_entry(content) for name, content in added.items()}
     own = CheckpointManifest(

@@ -108,7 +108,7 @@ class Sentinels:
         return self.spikes.to_json()
 
     def restore(self, saved: dict[str, Any] | None, upto: int | None = None) -> None:
-        """Restore the state from a checkpoint. What this process has seen since is not forgotten.
+        """Restore the state from a checkpoint. Steps that this process has seen since are kept.
 
         If the run file changed, skipped steps are known only `upto` the checkpoint's step: later
         ones may have other batches.

@@ -40,7 +40,7 @@ class CheckpointManifest:
     run: str = ""  # identity of the run; "" in format 3, or if no run made it
     settings: str = ""  # `run/fingerprint.settings` of it; "" where it is not compared
     layout: dict[str, Any] = field(default_factory=dict)
-    # Of one that was made by another run and taken over: "run", "name", "step".
+    # Only in a checkpoint taken over from another run: "run", "name", "step".
     origin: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 

@@ -59,7 +59,7 @@ class SingleProcess:
 
 @dataclass
 class _Problems:
-    """What a search could not use, by the number of the tier."""
+    """Checkpoints and stores that a search could not use, by the number of the tier."""
 
     rejected: list[tuple[int, str]] = field(default_factory=list)
     unreachable: list[tuple[int, str]] = field(default_factory=list)

@@ -4,8 +4,8 @@ from penstock.errors import RunFailed
 from penstock.launch.doctor.examine import examine
 from penstock.launch.doctor.finding import Examination
 from penstock.launch.doctor.fleet import Target
-from penstock.launch.engines.ssh_hosts import nodes_of
 from penstock.launch.prepare.listener import Listener
+from penstock.launch.ssh.hosts import nodes_of
 from penstock.run.schema.run import Run
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from penstock.errors import PenstockError
 from penstock.launch.doctor.lines import ERROR, HELLO, Answer, LineProcess, Order, collect
 from penstock.launch.engines.slurm_state import clean_environment
-from penstock.launch.engines.ssh_hosts import OWN_FAILURE, Ssh, nodes_of, refusal_words
+from penstock.launch.ssh.hosts import OWN_FAILURE, Ssh, nodes_of, refusal_words
 from penstock.launch.supervisor import addresses
 from penstock.run.clusters.file import ClusterFile
 from penstock.run.schema.engines import Launcher, SlurmSection, SshSection

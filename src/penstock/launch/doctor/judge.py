@@ -1,4 +1,4 @@
-"""What the readings of all nodes mean, in one place: equal where they must be, enough where not."""
+"""Findings from the readings of all nodes: values that differ, and resources that are too small."""
 
 import statistics
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any
 from penstock import __version__
 from penstock.launch.doctor.finding import Finding, bad, good, note
 from penstock.launch.doctor.lines import ERROR
-from penstock.launch.engines.ssh_checks import needed_bytes
+from penstock.launch.ssh.checks import needed_bytes
 from penstock.run.schema.run import Run
 
 CLOCK_S = 1.0  # by which clocks may differ, beyond what the reading itself leaves open

@@ -22,8 +22,8 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Link:
-    """What the link between two nodes does; `problem` where there is none."""
+class MeasuredLink:
+    """The measured rate and latency between two nodes; `problem` says why there is no link."""
 
     pair: Pair
     problem: str = ""
@@ -47,13 +47,13 @@ def rounds(nodes: Sequence[str], most: int = MOST_ROUNDS) -> Iterator[list[Pair]
         ring = [ring[0], ring[-1], *ring[1:-1]]
 
 
-def measure_links(fleet: Fleet, form: str, stated: float = 0.0) -> list[Link]:
+def measure_links(fleet: Fleet, form: str, stated: float = 0.0) -> list[MeasuredLink]:
     """Measure every pair of nodes in both directions, and those again that seem slower than the
     others or than what is `stated`. The best reading of each direction counts.
     """
     token, for_s = new_token(), FOR_S[form]
     ports = fleet.ask({"do": "listen", "token": token})
-    found: dict[Pair, Link] = {}
+    found: dict[Pair, MeasuredLink] = {}
     pairs = [pair for together in rounds(fleet.nodes) for pair in together]
     for together in rounds(fleet.nodes):
         _measure_both(fleet, together, ports, token, for_s, found)
@@ -75,7 +75,7 @@ def _measure_both(
     ports: Mapping[str, Answer],
     token: str,
     for_s: float,
-    found: dict[Pair, Link],
+    found: dict[Pair, MeasuredLink],
 ) -> None:
     """Measure pairs there and back; keep the better of two readings of the same direction."""
     for directed in (pairs, [(other, one) for one, other in pairs]):
@@ -87,12 +87,12 @@ def _measure_both(
 
 def _measure(
     fleet: Fleet, pairs: Sequence[Pair], ports: Mapping[str, Answer], token: str, for_s: float
-) -> dict[Pair, Link]:
+) -> dict[Pair, MeasuredLink]:
     orders, silent = {}, {}
     for pair in pairs:
         where = ports[pair[1]]
         if ERROR in where:
-            silent[pair] = Link(pair, where[ERROR])
+            silent[pair] = MeasuredLink(pair, where[ERROR])
             continue
         orders[pair[0]] = {"do": "measure", "token": token, "for_s": for_s, **where}
     answers = fleet.ask_each(orders, 4 * STALLED_S)
@@ -100,18 +100,18 @@ def _measure(
     return silent | made
 
 
-def _link(pair: Pair, answer: Answer) -> Link:
+def _link(pair: Pair, answer: Answer) -> MeasuredLink:
     if problem := answer.get(ERROR) or answer["problem"]:
-        return Link(pair, str(problem))
-    return Link(pair, "", answer["bytes_per_s"], answer["latency_s"])
+        return MeasuredLink(pair, str(problem))
+    return MeasuredLink(pair, "", answer["bytes_per_s"], answer["latency_s"])
 
 
-def _both(pair: Pair, found: Mapping[Pair, Link]) -> Link:
+def _both(pair: Pair, found: Mapping[Pair, MeasuredLink]) -> MeasuredLink:
     """Return a link as its worse direction has it."""
     there, back = found[pair], found[pair[1], pair[0]]
     problem = there.problem or back.problem
     slower = 0.0 if problem else min(there.bytes_per_s, back.bytes_per_s)
-    return Link(pair, problem, slower, min(there.latency_s, back.latency_s))
+    return MeasuredLink(pair, problem, slower, min(there.latency_s, back.latency_s))
 
 
 def _usual(values: Sequence[float]) -> float:
@@ -141,7 +141,7 @@ def stated_rate(file: ClusterFile | None, by_nccl: bool) -> float:
 
 
 def judge_links(
-    links: Sequence[Link], file: ClusterFile | None, by_nccl: bool, nodes: int
+    links: Sequence[MeasuredLink], file: ClusterFile | None, by_nccl: bool, nodes: int
 ) -> list[Finding]:
     """Say which nodes or links are cut off or slow.
 
@@ -185,7 +185,7 @@ def judge_links(
 
 
 def _name_nodes(
-    links: dict[Pair, Link], nodes: int, shown: Callable[[Link], str], against: str
+    links: dict[Pair, MeasuredLink], nodes: int, shown: Callable[[MeasuredLink], str], against: str
 ) -> list[Finding]:
     """Name the nodes that most of the slow links have in common, else the two ends of a link."""
     found, left = [], dict(links)

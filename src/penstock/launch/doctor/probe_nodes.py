@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.doctor.fleet import Target, open_fleet
 from penstock.launch.doctor.lines import ERROR
-from penstock.launch.doctor.links import Link, measure_links
+from penstock.launch.doctor.links import MeasuredLink, measure_links
 from penstock.run.clusters.apply import ENGINE_SECTIONS
 from penstock.run.clusters.file import ClusterFile
 
@@ -48,7 +48,7 @@ def probe_nodes(
 
 
 def merged(
-    before: ClusterFile, files: Mapping[str, ClusterFile], links: Sequence[Link]
+    before: ClusterFile, files: Mapping[str, ClusterFile], links: Sequence[MeasuredLink]
 ) -> tuple[ClusterFile, list[str]]:
     """Make one cluster file of the probes of all nodes."""
     speeds = {node: _speed(file) for node, file in files.items()}
@@ -63,7 +63,7 @@ def merged(
             {
                 "name": BETWEEN,
                 "size": per_node * len(files),
-                # Of one accelerator, when all of a node talk at once.
+                # The share of one accelerator, if all accelerators of a node send at once.
                 "bandwidth": f"{min(one.bytes_per_s for one in links) / per_node / 1e9:.4g} GB/s",
                 "latency": float(f"{max(one.latency_s for one in links):.4g}"),
             }

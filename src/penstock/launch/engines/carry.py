@@ -1,4 +1,4 @@
-"""What a run takes along to machines that share no disk with this one: its run file and own code.
+"""Files that a run takes to machines that share no disk with this one: its run file and own code.
 
 Datasets and models are too large to travel this way: nodes read them from a bucket, the hub, or a
 volume that all of them mount.

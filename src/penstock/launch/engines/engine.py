@@ -60,8 +60,8 @@ def is_out_of_reach(run: Run) -> bool:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What an engine is to start: a run file as the nodes will read it, from a working folder."""
+class JobSpec:
+    """A run for an engine to start: the run file that the nodes will read, and a working folder."""
 
     run: Run
     run_file: Path
@@ -94,7 +94,7 @@ class Submission:
     submitted: float
     detail: dict[str, str]
     token: str = ""
-    """`Job.token` of the job."""
+    """`JobSpec.token` of the job."""
 
     def save(self, folder: Path) -> None:
         write_atomic(folder / "submission.json", json.dumps(asdict(self), indent=1) + "\n")
@@ -130,20 +130,20 @@ class JobState:
     """Whether it ended well, where the engine knows; the run's own records say it better."""
 
 
-class Engine(Protocol):
-    """What starts a run's nodes."""
+class LaunchEngine(Protocol):
+    """A system that starts `penstock train` on the nodes of a run."""
 
     name: str
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         """Return why this job cannot be submitted: field, value and fix, one line each."""
         ...
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         """Return exactly what `submit` would submit, for `--dry-run`."""
         ...
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         """Submit the job and return at once."""
         ...
 

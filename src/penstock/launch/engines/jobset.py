@@ -56,7 +56,7 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Pods:
-    """What the pods of a run are made from."""
+    """Input from which the pods of a run are made."""
 
     run: Run
     carried: CarriedRun
@@ -233,7 +233,7 @@ def _container(pods: Pods) -> Value:
             "timeoutSeconds": ALIVE_PERIOD_S,
             "failureThreshold": ALIVE_FAILURES,
         },
-        # What a pod printed last is then part of its status, and of `penstock status`.
+        # The last output of a pod is then part of its status, and of `penstock status`.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "work", "mountPath": WORK},

@@ -5,7 +5,7 @@ import time
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.engines import kubernetes_fields as fields
 from penstock.launch.engines.carry import carry
-from penstock.launch.engines.engine import NODE_OF, Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import NODE_OF, JobPhase, JobSpec, JobState, Submission
 from penstock.launch.engines.jobset import (
     OF_JOBSET,
     Pods,
@@ -28,7 +28,7 @@ class Kubernetes:
 
     name = "kubernetes"
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         """Return what is wrong by itself, and what a configured cluster does not have."""
         problems = list(static_problems(job.run))
         if problems or job.dry:
@@ -39,10 +39,10 @@ class Kubernetes:
         except (NoCluster, KubernetesError):
             return []  # `submit` says so
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         return to_yaml(*_objects(job))
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         run, cluster = job.run, _cluster(job.run)
         name = fields.object_name(run.name)
         if problems := list(missing_objects(run, cluster)):
@@ -82,7 +82,7 @@ def _cluster_of(submission: Submission) -> Cluster:
     return Cluster(detail.get("context"), detail.get("namespace", "default"))
 
 
-def _objects(job: Job) -> list[Table]:
+def _objects(job: JobSpec) -> list[Table]:
     run, devices = job.run, devices_of_nodes(job.run)
     # The word of the submission is in the bucket; a claim cannot be written from here.
     env = job.env if run.guard.durable else {NODE_OF: "kubernetes"}

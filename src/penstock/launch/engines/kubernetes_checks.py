@@ -1,4 +1,4 @@
-"""What is refused before a run goes to Kubernetes: bad fields, and objects that are not there."""
+"""Checks before a run goes to Kubernetes: bad fields, and objects that do not exist."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,10 +1,10 @@
-"""What is refused before a run is submitted, by `train` and `check` alike."""
+"""Checks of `train` and `check` before a run is submitted."""
 
 from pathlib import Path
 
 from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError
-from penstock.launch.engines.engine import Job, JobPhase, read_submission
+from penstock.launch.engines.engine import JobPhase, JobSpec, read_submission
 from penstock.launch.engines.table import job_of, open_engine
 from penstock.launch.hosts.meeting import meeting_place
 from penstock.run.diff import describe_changes, diff
@@ -18,7 +18,7 @@ def refuse_submission(run: Run, dry: bool = False) -> None:
 
     `dry` is for a run that will only be shown: no bucket is asked.
     """
-    job = Job(run, RunFolder(run.folder).run_file, Path.cwd(), dry=dry)
+    job = JobSpec(run, RunFolder(run.folder).run_file, Path.cwd(), dry=dry)
     refuse_second_job(run)
     problems = open_engine(run.cluster.launcher).refusals(job)
     if not problems and not dry:  # a place that the engine refuses is not worth asking

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import PenstockError, RunFailed
 from penstock.files import write_atomic
 from penstock.launch.engines.carry import carry
-from penstock.launch.engines.engine import Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import JobPhase, JobSpec, JobState, Submission
 from penstock.launch.engines.kubernetes_fields import object_name
 from penstock.launch.engines.sky_task import launch_command, static_problems, task
 from penstock.launch.engines.yaml_text import to_yaml
@@ -42,14 +42,14 @@ class Sky:
 
     name = "sky"
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         problems = list(static_problems(job.run))
         return problems if problems or job.dry else list(missing_variables(job.run))
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         return to_yaml(task(job.run, carry(job.run), job.env))
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         """Submit the job; refuse a second one of its name before that."""
         run, name = job.run, object_name(job.run.name)
         active = [one for one in _queue() if one["job_name"] == name and not _ended(one)]

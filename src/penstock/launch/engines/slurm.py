@@ -6,7 +6,7 @@ import time
 
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.engines import slurm_script, slurm_step
-from penstock.launch.engines.engine import Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import JobPhase, JobSpec, JobState, Submission
 from penstock.launch.engines.slurm_refusals import refusals_of
 from penstock.launch.engines.slurm_state import (
     SlurmFailed,
@@ -24,18 +24,18 @@ class Slurm:
 
     name = "slurm"
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         if self._allocation(job):
             return []
         script = slurm_script.batch_script(job, _site_defaults())
         return refusals_of(job, script, _site_defaults(), slurm_command)
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         if outer := self._allocation(job):
             return f"# in allocation {outer}:\n{slurm_script.allocation_script(job)}"
         return slurm_script.batch_script(job, _site_defaults())
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         if outer := self._allocation(job):
             return slurm_step.start(job, outer)
         script = slurm_script.batch_script(job, _site_defaults())
@@ -72,7 +72,7 @@ class Slurm:
             if slurm_step.STEP in submission.detail:
                 _cancel(submission)
 
-    def _allocation(self, job: Job) -> str:
+    def _allocation(self, job: JobSpec) -> str:
         """Return the allocation that the command was given in, if it can hold the run.
 
         The variables of an allocation outlive it in a shell, and those of an interactive job of one

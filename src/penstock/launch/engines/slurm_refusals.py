@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.errors import nearest
-from penstock.launch.engines.engine import Job
+from penstock.launch.engines.engine import JobSpec
 from penstock.launch.engines.slurm_script import notice_s
 from penstock.style import format_duration
 
 Ask = Callable[..., str]
 UNLIMITED = float("inf")
-# What sbatch says of a field, and which field it is.
+# Error texts of sbatch, and the field that each is about.
 _BLAMED = (
     ("invalid account", "account"),
     ("invalid qos", "qos"),
@@ -37,7 +37,7 @@ class Partition:
     default: bool
 
 
-def refusals_of(job: Job, script: str, defaults: dict[str, str], ask: Ask) -> list[str]:
+def refusals_of(job: JobSpec, script: str, defaults: dict[str, str], ask: Ask) -> list[str]:
     """Return everything that is wrong, one line each: field, value, fix."""
     own, found = job.run.cluster.slurm, list[str]()
     if own.time is not None and own.time <= 2 * notice_s(job.run):
@@ -81,7 +81,7 @@ def parse_partitions(printed: str) -> dict[str, Partition]:
 
 
 def _partition_problems(
-    job: Job, partitions: dict[str, Partition], defaults: dict[str, str]
+    job: JobSpec, partitions: dict[str, Partition], defaults: dict[str, str]
 ) -> list[str]:
     run, own = job.run, job.run.cluster.slurm
     asked = own.partition or defaults.get("partition")
@@ -101,7 +101,7 @@ def _partition_problems(
             f'cluster.slurm.partition = "{down[0].name}": it is {down[0].state}, and jobs in it do '
             "not start; write another"
         )
-    # Of an elastic run each job is one node, and tasks that find no node just wait.
+    # Each job of an elastic run is one node, and tasks that find no node wait.
     most = max(p.nodes if own.elastic else min(p.nodes, p.most_nodes) for p in chosen)
     if job.hosts > most:
         spares = f" and guard.spares = {run.guard.spares}" if run.guard.spares else ""
@@ -120,7 +120,7 @@ def _partition_problems(
     return found
 
 
-def _same_name(job: Job, ask: Ask) -> list[str]:
+def _same_name(job: JobSpec, ask: Ask) -> list[str]:
     """Refuse a name that another job of this user has, from another run folder."""
     try:
         printed = ask("squeue", "-h", "--me", "--name", job.run.name, "-o", "%A|%k")
@@ -139,7 +139,7 @@ def _same_name(job: Job, ask: Ask) -> list[str]:
     return []
 
 
-def _sbatch_problems(job: Job, script: str, ask: Ask) -> list[str]:
+def _sbatch_problems(job: JobSpec, script: str, ask: Ask) -> list[str]:
     """Let sbatch check the whole script; it knows accounts, QOS, features and limits."""
     try:
         ask("sbatch", "--test-only", stdin=script)
@@ -155,7 +155,7 @@ def _sbatch_problems(job: Job, script: str, ask: Ask) -> list[str]:
     return []
 
 
-def _blame(job: Job, field: str, said: str) -> str:
+def _blame(job: JobSpec, field: str, said: str) -> str:
     if field == "nodes":
         return f"cluster.nodes = {job.run.cluster.nodes}: sbatch would refuse the run: {said}"
     value = getattr(job.run.cluster.slurm, field)

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 
-from penstock.launch.engines.engine import JOB_LOGS, Job
+from penstock.launch.engines.engine import JOB_LOGS, JobSpec
 from penstock.launch.hosts.meeting import LEAST
 from penstock.launch.prepare.nodes import devices_of_nodes
 from penstock.policy.spares import majority
@@ -29,18 +29,18 @@ DEFAULTS = {
 }
 
 
-def batch_script(job: Job, defaults: dict[str, str]) -> str:
+def batch_script(job: JobSpec, defaults: dict[str, str]) -> str:
     """Return the script for `sbatch`. `defaults` are the site's, for fields that are left out."""
     lines = [*(f"#SBATCH {option}" for option in options(job, defaults)), ""]
     return "\n".join(["#!/bin/bash", *lines, *_body(job, inside=False)]) + "\n"
 
 
-def allocation_script(job: Job) -> str:
+def allocation_script(job: JobSpec) -> str:
     """Return the script for an allocation that exists already: no options, the same body."""
     return "\n".join(["#!/bin/bash", *_body(job, inside=True)]) + "\n"
 
 
-def options(job: Job, defaults: dict[str, str]) -> Iterator[str]:
+def options(job: JobSpec, defaults: dict[str, str]) -> Iterator[str]:
     """Yield the options of `sbatch`, the user's own last: they win."""
     run, own = job.run, job.run.cluster.slurm
     logs = job.run_file.parent / "logs"
@@ -100,7 +100,7 @@ def slurm_time(seconds: float) -> str:
     )
 
 
-def _body(job: Job, inside: bool) -> Iterator[str]:
+def _body(job: JobSpec, inside: bool) -> Iterator[str]:
     own = job.run.cluster.slurm
     env = dict(job.env)
     if not own.elastic:  # whose jobs start when nodes become free, the first one for itself
@@ -167,7 +167,7 @@ fi
 exit "$code"'''
 
 
-def _node_command(job: Job) -> str:
+def _node_command(job: JobSpec) -> str:
     """Return what runs on each node, in a shell of its own.
 
     The shell outlives SIGTERM, which its process group gets, until `penstock` has saved.
@@ -191,7 +191,7 @@ def _node_command(job: Job) -> str:
     )
 
 
-def _apptainer(job: Job) -> str:
+def _apptainer(job: JobSpec) -> str:
     own = job.run.cluster.slurm
     binds = dict.fromkeys([str(job.folder), str(job.run_file.parent.parent)])
     gpus = " --nv" if own.gpus or devices_of_nodes(job.run).kind == "cuda" else ""
@@ -200,7 +200,7 @@ def _apptainer(job: Job) -> str:
     return f"apptainer exec{gpus}{bound} --pwd {where} {shlex.quote(own.container or '')}"
 
 
-def _srun(job: Job, inside: bool) -> str:
+def _srun(job: JobSpec, inside: bool) -> str:
     """Return `srun` with its options: a lost node or a failed task does not end the others."""
     own = job.run.cluster.slurm
     words = ["srun", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1"]

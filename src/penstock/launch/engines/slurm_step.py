@@ -16,7 +16,7 @@ from socket import gethostname
 
 from penstock.errors import RunFailed
 from penstock.launch.engines import slurm_script
-from penstock.launch.engines.engine import JOB_LOGS, Job, JobPhase, JobState, Submission
+from penstock.launch.engines.engine import JOB_LOGS, JobPhase, JobSpec, JobState, Submission
 from penstock.launch.engines.slurm_state import (
     SlurmFailed,
     clean_environment,
@@ -29,7 +29,7 @@ STEP = "step"
 _SESSION = "session"  # key of `Submission.detail`: the file that the session holds the lock of
 
 
-def start(job: Job, outer: str) -> Submission:
+def start(job: JobSpec, outer: str) -> Submission:
     """Start the run in an allocation; the terminal may be closed."""
     folder = job.run_file.parent
     held = folder / _SESSION

@@ -1,7 +1,7 @@
 """The ssh engine: `penstock train` once on each host of a list, detached from this machine.
 
-It checks the hosts first and installs nothing. What it starts goes on when this machine is gone; a
-host that dies is left to the other hosts, which go on without it.
+It checks the hosts first and installs nothing. The hosts go on when this machine is gone; if one
+of them dies, the others go on without it.
 """
 
 import json
@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.errors import RunFailed
 from penstock.found import expanded_path
-from penstock.launch.engines import ssh_checks
-from penstock.launch.engines.engine import JOB_LOGS, Job, JobPhase, JobState, Submission
-from penstock.launch.engines.ssh_hosts import (
+from penstock.launch.engines.engine import JOB_LOGS, JobPhase, JobSpec, JobState, Submission
+from penstock.launch.ssh import checks
+from penstock.launch.ssh.hosts import (
     Ssh,
     SshHost,
     Unreachable,
@@ -25,7 +25,7 @@ from penstock.launch.engines.ssh_hosts import (
     each,
     nodes_of,
 )
-from penstock.launch.engines.ssh_node import MODULE
+from penstock.launch.ssh.node import MODULE
 from penstock.run.paths import located_paths
 from penstock.run.save import visible_toml
 from penstock.run.schema.engines import SshSection
@@ -45,7 +45,7 @@ def handed_on() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SshJob:
-    """What the hosts of a job are told."""
+    """The hosts of a job, and the folders that they use."""
 
     section: SshSection
     nodes: dict[str, SshHost]
@@ -53,7 +53,7 @@ class SshJob:
     """Folder on the hosts that the run works in."""
     run_folder: str
 
-    def orders(self, name: str, run: str, job: Job, env: Mapping[str, str]) -> Iterator[Order]:
+    def orders(self, name: str, run: str, job: JobSpec, env: Mapping[str, str]) -> Iterator[Order]:
         """Yield what each node is told to start."""
         for node in self.nodes:
             yield {
@@ -69,7 +69,7 @@ class SshJob:
             }
 
 
-def job_of(job: Job) -> SshJob:
+def job_of(job: JobSpec) -> SshJob:
     """Return the hosts and folders of a job."""
     section = job.run.cluster.ssh
     folder = section.folder or str(job.folder)
@@ -82,16 +82,16 @@ class SshEngine:
 
     name = "ssh"
 
-    def refusals(self, job: Job) -> list[str]:
+    def refusals(self, job: JobSpec) -> list[str]:
         """Return why this job cannot start on its hosts, a line each."""
-        wrong = ssh_checks.section_refusals(job.run)
+        wrong = checks.section_refusals(job.run)
         if wrong:
             return wrong
         made = job_of(job)
         ssh, where = connected(made.section), (made.folder, made.run_folder, job.folder)
-        return ssh_checks.host_refusals(ssh, made.nodes, job.run, *where, handed_on())
+        return checks.host_refusals(ssh, made.nodes, job.run, *where, handed_on())
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobSpec) -> str:
         """Return the commands, what they read, and the run file that every host gets."""
         made, ssh = job_of(job), Ssh(job.run.cluster.ssh)
         names = sorted(handed_on())
@@ -106,7 +106,7 @@ class SshEngine:
         lines += ["", "# The run file, in place of …", visible_toml(job.run)]
         return "\n".join(lines)
 
-    def submit(self, job: Job) -> Submission:
+    def submit(self, job: JobSpec) -> Submission:
         """Start the run on every host; a host that fails now is left out."""
         made = job_of(job)
         name, run = _job_name(job), job.run_file.read_text()
@@ -179,7 +179,7 @@ def _sent_files(run: Run) -> dict[str, str]:
     return {str(use): expanded_path(use).read_text()}
 
 
-def _job_name(job: Job) -> str:
+def _job_name(job: JobSpec) -> str:
     """Return the name of the job: everything that is started carries it."""
     return f"{job.run.name}-{job.token[:8]}"
 
@@ -200,13 +200,13 @@ def _ask(
     nodes: Mapping[str, SshHost],
     verb: str,
     orders: Mapping[str, Mapping[str, Any]],
-    timeout_s: float = ssh_checks.ANSWER_S,
+    timeout_s: float = checks.ANSWER_S,
 ) -> dict[str, dict[str, Any]]:
     """Ask every node at once; one that does not answer has an "error" in place of its answer."""
 
     def ask(node: str) -> dict[str, Any]:
         try:
-            return ssh_checks.ask(ssh, nodes[node], verb, orders[node], timeout_s)
+            return checks.ask(ssh, nodes[node], verb, orders[node], timeout_s)
         except (Unreachable, RunFailed) as error:
             return {"error": str(error)}
 

@@ -11,9 +11,9 @@ from typing import cast
 
 from penstock.errors import NotYet, PenstockError
 from penstock.launch.engines.engine import (
-    Engine,
     JobPhase,
     JobState,
+    LaunchEngine,
     Submission,
     read_submission,
 )
@@ -31,12 +31,12 @@ _ENDED = "ended"  # key of `Submission.detail`: how the job ended, once that is 
 _states: dict[tuple[str, str], tuple[float, JobState]] = {}
 
 
-def open_engine(name: str) -> Engine:
+def open_engine(name: str) -> LaunchEngine:
     """Return the engine of a launcher."""
     if name not in ENGINES:
         raise NotYet(f'cluster.launcher = "{name}": this launcher is not built yet')
     module, found = ENGINES[name]
-    return cast("Engine", getattr(import_module(module), found)())
+    return cast("LaunchEngine", getattr(import_module(module), found)())
 
 
 def state_of(submission: Submission) -> JobState:

@@ -89,7 +89,7 @@ def request(place: MeetingPlace, what: str) -> None:
 class RequestReader:
     """A thread of the leader that reads what people ask for in the meeting place, each once.
 
-    What was asked before it began is ignored: it was for an earlier invocation.
+    Requests from before it began are ignored: they were for an earlier invocation.
     """
 
     def __init__(self, place: MeetingPlace, take: Callable[[str], None]) -> None:

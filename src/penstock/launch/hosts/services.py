@@ -34,7 +34,7 @@ class HostServices:
 
 @dataclass(frozen=True)
 class HostCallbacks:
-    """What a host does when others connect to it."""
+    """Callbacks of a host for connections of other hosts."""
 
     greet: Callable[[socket.socket], None]  # a host that came through the tunnel
     greeting_failed: Callable[[Exception], None]

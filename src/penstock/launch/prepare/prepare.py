@@ -169,7 +169,7 @@ def _try_own_code(
 def _assume_data(run: Run, machine: Devices) -> PreparedRun | None:
     """Assume a vocabulary and a length where only the dataset tells them; None without a shape.
 
-    What depends on the guess is not held against the run.
+    Checks that depend on the guess do not refuse the run.
     """
     shape = None if run.model.module else run.model.base()
     if shape is None and not run.model.module:

@@ -1,4 +1,4 @@
-"""Whether this machine can use an object store: write, read and delete one small object."""
+"""A check that this machine can use an object store: it writes, reads and deletes an object."""
 
 import secrets
 

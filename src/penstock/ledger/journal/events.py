@@ -486,7 +486,7 @@ class SiteRound(JournalEvent):
 
 @moment("site_refused")
 class SiteRefused(JournalEvent):
-    """What a site published, or somebody in its name, was refused."""
+    """A publication in the name of a site was refused."""
 
     site: str  # or the name of the object, where it is no site's
     why: str

@@ -87,7 +87,7 @@ class EventsFollower:
     def read(self, stat: os.stat_result) -> FileEvents:
         """Read the new lines; return all events so far."""
         anew, new = self._tail.read_new(stat)
-        # What follows the last newline is torn, or not yet written.
+        # Bytes after the last newline are a torn line, or one that is not written yet.
         written = new[: new.rfind(b"\n") + 1]
         self._tail.consume(new, len(written))
         if anew:

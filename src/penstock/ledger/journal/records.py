@@ -57,7 +57,7 @@ CURVE = np.dtype(
     ]
 )
 
-# Of one device over one span of time; NaN is unknown.
+# A reading of one device over one span of time; NaN is unknown.
 ENERGY = np.dtype(
     [
         ("t", "<f8"),  # where the span ends, unix seconds

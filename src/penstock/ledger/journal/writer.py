@@ -45,7 +45,7 @@ MOST_BYTES = 64 << 20  # kept for a disk that stays full; a rank writes some kil
 class Appender:
     """A file that is only appended to, and that a full disk cannot turn against its writer.
 
-    What cannot be written now is kept in memory and goes first as soon as something can: a run
+    Records that cannot be written now are kept in memory and written first later: a run
     whose disk is full or read-only for a while goes on, and its journal misses nothing. `flags` are
     those of `os.open`, beside the ones for writing at the end.
     """
@@ -54,7 +54,7 @@ class Appender:
         self.path, self._flags = path, flags
         self._file: int | None = None
         self._kept = bytearray()
-        # What saves beside the loop writes here too; and a handler of signals may come in between.
+        # Background saves write here too, and a signal handler may interrupt a write.
         self._lock = threading.RLock()
         with contextlib.suppress(_Later):
             self._open()
@@ -205,7 +205,7 @@ class Journal:
         bubble: float = 0.0,
         held: float = 0.0,
     ) -> None:
-        """Write a finished step; parts in seconds. What they leave of `total` is unexplained.
+        """Write a finished step; parts in seconds. The rest of `total` is unexplained.
 
         The time that a save `held` it up is written as a span of its own, before the step.
         """

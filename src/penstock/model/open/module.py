@@ -154,7 +154,7 @@ def _build(auto: Any, config: Any) -> nn.Module:
 def _renamings(model: nn.Module) -> list[Any]:
     """Return how transformers renames tensors when it loads this architecture's files.
 
-    What it also joins or cuts (experts that are stored one by one) is left out: such tensors do
+    Tensors that it also joins or cuts (experts that are stored one by one) are left out: they do
     not fit, and are refused by name.
     """
     try:

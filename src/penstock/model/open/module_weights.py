@@ -1,8 +1,8 @@
 """The weights of a module of transformers, found in the files of a model by the module's names.
 
-Files may leave out the prefix of the inner model (`h.0…` for `transformer.h.0…`). What transformers
-itself would rename or fuse on loading is refused: a tensor in the wrong place trains and only looks
-wrong.
+Files may leave out the prefix of the inner model (`h.0…` for `transformer.h.0…`). Tensors that
+transformers would rename or fuse on loading are refused: one in the wrong place trains, and only
+the result is bad.
 """
 
 import re

@@ -51,8 +51,8 @@ _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Where one of our tensors is stored: in one of theirs, in several to be stacked, or in rows of
-    a larger one.
+    """The place of one of our tensors in a checkpoint: one of theirs, several to be stacked, or
+    rows of a larger one.
 
     A transposed one has its last two dimensions swapped; `dimension` counts in theirs.
     """

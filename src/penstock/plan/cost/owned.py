@@ -1,4 +1,4 @@
-"""What machines of one's own cost: purchase, capital, network, upkeep, people, place, electricity.
+"""The cost of owned machines: purchase, capital, network, upkeep, people, place, electricity.
 
     an hour that is used = (fixed costs of a year + electricity at rest) / hours used in it
                          + electricity at work
@@ -39,7 +39,7 @@ class CostItem:
 
 @dataclass(frozen=True)
 class OwnedCost:
-    """What a cluster of one's own costs."""
+    """The cost of an owned cluster, by item."""
 
     items: tuple[CostItem, ...]  # of a year, used or not; electricity apart
     node_usd: float  # purchase of one node

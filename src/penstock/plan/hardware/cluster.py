@@ -33,7 +33,7 @@ from penstock.run.schema.cluster import ClusterSection
 from penstock.run.schema.run import Run
 
 PROBE = "`penstock probe` measures it"
-# What no probe measures: somebody wrote it.
+# Fields that no probe measures: the user wrote them.
 STATED = frozenset(
     {"pue", "gco2e_per_kwh", "usd_per_kwh", "usd_per_hour", "price", "water_l_per_kwh"}
     | {"node_mtbf_s", "software_mtbf_s", "repair_s", "stall_s", "spare_trays"}
@@ -50,7 +50,7 @@ OF_SITE = {
 # A core of a CPU that nobody has measured, within a factor of two or so of today's servers.
 CORE_FLOPS = 60e9  # in fp32
 CORE_BYTES_PER_S = 8e9
-# What gloo does between processes of one machine.
+# Rate and latency of gloo between processes of one machine.
 SOCKET_BYTES_PER_S, SOCKET_HOP_S = 1.5e9, 200e-6
 
 

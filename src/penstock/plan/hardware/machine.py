@@ -18,10 +18,10 @@ from penstock.run.clusters.price import PriceSection
 
 F = TypeVar("F", bound=Fact)
 
-# What collectives reach across nodes of the line rate, large messages: EFA v4 measured 36.95 of 50
+# Share of the line rate that collectives reach across nodes, large messages: EFA v4 36.95 of 50
 # GB/s per accelerator (catalog, "EFA v4"), RoCE about 0.8.
 SCALE_OUT_SHARE = 0.74
-# What a scale-up link reaches where nobody published a collective: the mean of NVLink 3, 4 and 5.
+# The same of a scale-up link without a published collective: the mean of NVLink 3, 4 and 5.
 SCALE_UP_SHARE = 0.79
 # Scale-out Gbit/s per accelerator of the systems of each generation, for a machine that names an
 # accelerator and no node. Catalog: DGX A100 200, DGX H100 400, DGX B300 800.

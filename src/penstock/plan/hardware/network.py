@@ -15,7 +15,7 @@ from penstock.plan.hardware.machine import INSIDE, Machine, NetworkTier
 HALF_BYTES = {"scale-up": 1.0e6}
 HALF_BYTES_OUTSIDE = 2.0e6
 HALF_S = 5e-3  # at most: over slow links it is not the size of a message that costs time
-# What the faster tiers of a collective add to the slowest one.
+# Share of the faster tiers' time that a collective adds to that of the slowest tier.
 UNHIDDEN = 0.25
 # Large rings are cut into trees and chunks: a hop in four is waited for.
 HOPS_SHOWN = 0.25
@@ -81,14 +81,14 @@ def leaves_node(g: CommGroup) -> bool:
 
 
 def gather_s(g: CommGroup, size_bytes: float) -> float:
-    """Time an all-gather to, or a reduce-scatter of, `size_bytes` on every rank."""
+    """Predict the time of an all-gather to, or a reduce-scatter of, `size_bytes` on every rank."""
     legs = [_ring_s(size_bytes / leg.below, leg) for leg in g.legs]
     slowest = max(legs, default=0.0)
     return slowest + UNHIDDEN * (sum(legs) - slowest)
 
 
 def _ring_s(size_bytes: float, leg: CommRing) -> float:
-    """Time a ring in which each rank sends `size_bytes` × (ways − 1) / ways in all."""
+    """Predict the time of a ring: each rank sends `size_bytes` × (ways − 1) / ways in all."""
     tier = leg.tier
     sent = size_bytes * (leg.ways - 1) / leg.ways
     half = min(HALF_BYTES.get(tier.name, HALF_BYTES_OUTSIDE), HALF_S * tier.bytes_per_s)
@@ -101,12 +101,12 @@ def _hops(ways: int) -> float:
 
 
 def all_reduce_s(g: CommGroup, size_bytes: float) -> float:
-    """Time a reduce-scatter and an all-gather."""
+    """Predict the time of a reduce-scatter and an all-gather."""
     return 2 * gather_s(g, size_bytes)
 
 
 def spread_s(g: CommGroup, size_bytes: float) -> float:
-    """Time a ring in which each of the ranks sends `size_bytes` of its own to all the others.
+    """Predict the time of a ring in which each rank sends its own `size_bytes` to all others.
 
     Between domains of the farthest tier only the ranks at their edges send, by the share of all.
     """
@@ -116,14 +116,14 @@ def spread_s(g: CommGroup, size_bytes: float) -> float:
 
 
 def ring_sum_s(g: CommGroup, size_bytes: float) -> float:
-    """Time a sum in one ring over the farthest tier, without what small messages lose."""
+    """Predict the time of a sum in one ring over the farthest tier, for large messages."""
     return 2 * spread_s(g, size_bytes / g.ways)
 
 
 def all_to_all_s(
     g: CommGroup, size_bytes: float, share: float, dispatch: Dispatch | None = None
 ) -> float:
-    """Time an exchange in which each rank sends `size_bytes`, spread evenly over the group.
+    """Predict the time of an exchange in which each rank sends `size_bytes` evenly to its group.
 
     Inside the nearest tier every pair talks and gets `share` of the bandwidth. Copies of one token
     may go to the same far domain; a dispatcher that knows sends one there.
@@ -144,8 +144,8 @@ def all_to_all_s(
 
 
 def send_s(machine: Machine, size_bytes: float, stride: int, ways: int) -> float:
-    """Time one message to the rank `stride` away, over the farthest of the hops between `ways`
-    ranks.
+    """Predict the time of one message to the rank `stride` away, over the farthest of the hops
+    between `ways` ranks.
     """
     tier = next((t for t in machine.tiers if stride * ways <= t.size), machine.tiers[-1])
     return size_bytes / tier.bytes_per_s + tier.hop_s

@@ -68,7 +68,7 @@ class StrandedMemory:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """What whole published runs took beyond the plan of their program and layout.
+    """The time that whole published runs took beyond the plan of their program and layout.
 
     Tries that were thrown away, restarts by hand, slow nodes, a batch that grows, evaluations:
     accelerator-hours that a model card counts and nobody itemises. Only the backtest of whole runs

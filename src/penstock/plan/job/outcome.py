@@ -29,8 +29,8 @@ COMMUNICATE_PARTS = (
     "pipeline",
     "exchange",
 )
-# Of replicas that take local steps, a round's over its steps: work of the outer step, and what is
-# waited for.
+# Replicas that take local steps: the work of the outer step and the exposed exchange of a round,
+# divided by its steps.
 OUTER_PARTS = ("outer", "exchange")
 STEP_PARTS = (*COMPUTE_PARTS, *COMMUNICATE_PARTS, "bubble", "jitter", "data")
 STEP_CAUSES = ("compute", "communicate", "bubble", "peer_wait", "data_wait")

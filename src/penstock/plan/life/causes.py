@@ -1,4 +1,4 @@
-"""What breaks: the causes of failures, how often each comes, and how much each takes along.
+"""Causes of failures: how often each comes, and how much of the machine it takes down.
 
 The shares of accelerators, hosts and network are those of the one run that published every cause
 (Llama 3, `penstock catalog failures`). Power, cooling, sites and stragglers are estimated: nobody
@@ -15,7 +15,7 @@ FaultCause = Literal[
     "accelerator", "node", "switch", "power", "cooling", "corruption", "site", "software", "cut",
     "preemption",
 ]  # fmt: skip
-# What breaks in one compute tray of a rack, and nowhere else in it.
+# Causes that take one compute tray of a rack, and nothing else in it.
 OF_A_TRAY: tuple[FaultCause, ...] = ("accelerator", "node")
 YEAR_S = 365.25 * 86400.0
 
@@ -32,7 +32,7 @@ class FaultClass:
     reason: str  # as drivers and supervisors word it; quarantine reads it
 
 
-# Of the hardware failures, estimated: supplies and distribution of a rack, cooling of a row.
+# Shares of the hardware failures, estimated: power of a rack, cooling of a row.
 POWER_SHARE, COOLING_SHARE = 0.004, 0.001
 # Nodes behind one rack's power, and in one row that is cooled together: four DGX H100 fill a rack
 # of 40 kW.

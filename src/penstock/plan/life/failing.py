@@ -1,8 +1,8 @@
-"""What failures cost a run on average, by mean values: the formulas beside the simulator.
+"""The average cost of failures for a run, in closed form; the simulator draws them instead.
 
 Every cause has a rate, the seconds until steps go on, and the seconds of steps that are done again.
-Nodes in repair are a Poisson number (each comes back by itself), and so are stragglers. What the
-mean values leave out is what only a life has: strikes, luck, and failures that fall together.
+Nodes in repair are a Poisson number (each comes back by itself), and so are stragglers. Mean
+values leave out what only a simulated life has: quarantine, luck, and failures at the same time.
 `tests/simulate/test_simulate_plan.py` holds them to the simulator.
 """
 

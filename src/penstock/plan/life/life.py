@@ -2,8 +2,8 @@
 
 Mean values, in closed form. Failures come at a constant rate, so U seconds of work that lose R
 seconds at each failure take U × (exp(x) − 1) / x with x = 2 × rate × R: to first order half an
-interval for each failure, and right where that breaks down. A restart can fail as well. What a
-failure costs, by cause, is in `failing.py`; the tail of it only `penstock simulate` shows.
+interval for each failure, and right where that breaks down. A restart can fail as well. The cost
+of a failure, by cause, is in `failing.py`; only `penstock simulate` shows the distribution.
 """
 
 from collections.abc import Iterator

@@ -19,14 +19,14 @@ OPEN_BYTES = 2.0
 # nodes in 40 s (its chronicles), 1.2 GB/s a node. Reading is taken to be as fast.
 NODE_BYTES_PER_S = 1.2e9
 STORAGE_SOURCE = "estimated, as BLOOM's chronicles"
-# What the storage of a very large cluster sustains in all: Tectonic behind Llama 3 (arXiv
+# Total rate of the storage of a very large cluster: Tectonic behind Llama 3 (arXiv
 # 2407.21783) gives 2 TB/s.
 STORAGE_BYTES_PER_S = 2e12
-# What one rank of ours copies, hashes and writes behind the training: 17.5 GB in 19 to 25 s on an
+# Rate at which a rank copies, hashes and writes behind the training: 17.5 GB in 19 to 25 s on an
 # H200 (docs/log.md).
 RANK_SAVE_BYTES_PER_S = 0.8e9
-# What a rank copies of its state before it may change: from an H200 to pinned memory while the next
-# step runs (17.5 GB went unnoticed in one of 0.44 s, docs/log.md); on a CPU with everything waiting
+# Rate at which a rank copies its state before it may change: from an H200 to pinned memory, in the
+# next step (17.5 GB cost nothing in one of 0.44 s, docs/log.md); on a CPU with everything waiting
 # (a plain copy of memory; estimated).
 COPY_BYTES_PER_S = {"cuda": 40e9, "cpu": 3e9}
 

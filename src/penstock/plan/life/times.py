@@ -28,7 +28,7 @@ class StartTimes:
 
 STARTS = {
     # 27.8 s cold and 12.8 s warm from `exec` to the first step, 160M parameters: 6.8 and 6.7 before
-    # the launch, 9.3 and none of imports, 10.9 and 5.5 of compiling. What is left, 0.8 and 0.6, is
+    # the launch, 9.3 and none of imports, 10.9 and 5.5 of compiling. The rest, 0.8 and 0.6, is
     # joining, one evaluation and a step of 0.12 s (docs/log.md, "The first step on an H200").
     "cuda": StartTimes(6.7, 9.3, 0.0, 10.9, 5.5, 0.3, 0.2, "measured on one H200"),
     # 3.5 s warm and cold, examples/stdlib.toml on two ranks: 1.2 before the launch, 0.7 of imports,

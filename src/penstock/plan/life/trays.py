@@ -8,7 +8,7 @@ from penstock.plan.hardware.machine import Machine
 
 @dataclass(frozen=True)
 class DomainTrays:
-    """What a domain of racks such as GB200 NVL72 is made of; zeros for all other machines."""
+    """The trays of a rack domain such as GB200 NVL72; zeros for all other machines."""
 
     domain_nodes: int = 0
     tray: int = 0  # accelerators that one failure takes; 0: a node is no more than one tray

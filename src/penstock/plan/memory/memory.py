@@ -100,8 +100,8 @@ def context_bytes(job: Job) -> float:
 def _candidates(shape: ModelShape, pipeline: int, interleave: int) -> tuple[int, ...]:
     """Return the stages that can be the fullest.
 
-    Of neighbours with the same layers the first is: it has more microbatches under way, and only
-    the first and the last stage have tables.
+    Among neighbours with the same layers that is the first: it has more microbatches under way,
+    and only the first and the last stage have tables.
     """
     counts = partition.stage_layers(shape, pipeline, interleave)
     last = pipeline - 1

@@ -1,8 +1,8 @@
 """The losses against perfect scaling: why more accelerators do not give proportionally more.
 
 Perfect scaling is one accelerator with room for everything, that does the whole batch at once and
-never fails, times the number of accelerators. What a run spends beyond that, over its whole life,
-has a name each: the network, the bubble, failures, and so on. The largest is the limit, once it is
+never fails, times the number of accelerators. Each loss against that, over the whole life of a
+run, has a name: the network, the bubble, failures, and so on. The largest is the limit, once it is
 worth naming; until then the work itself is.
 """
 
@@ -23,7 +23,7 @@ TOO_FEW_SEQUENCES = "batch: fewer sequences than ranks can use"
 FAILURES = "failures and restarts"
 OVER_BUDGET = "money: over the budget"
 UNKNOWN_LINK = "network between sites"
-# Of a site, by the word of its limit.
+# Limits of a site, by the word that the site's check uses.
 OF_SITE: dict[LimitWord, str] = {
     "power": "power of the site",
     "cooling": "cooling of the hall",

@@ -90,7 +90,7 @@ def nodes_for_budget(
     tried = _Tried(ScalePlanner.of(run, machine), progress)
 
     def key(point: ScalePoint) -> Key:
-        """Affordable before not; then the faster, or the cheaper."""
+        """Return the sort key: affordable ones first, then the faster, or the cheaper."""
         paid = _usd(point)
         return (0.0, _wall_s(point)) if paid <= usd else (1.0, paid)
 

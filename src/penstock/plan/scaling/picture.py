@@ -213,8 +213,9 @@ def _nothing(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
 
 
 def _turns(sweep: ScalingSweep, axes: PictureAxes) -> Iterator[str]:
-    """Take-overs: a line through both panels, and between them the name of the new limit; the
-    first limit has a name alone.
+    """Draw the take-overs: a line through both panels, and between them the name of the new limit.
+
+    The first limit has a name alone.
 
     From the right, so that a name with no room beside the next one goes a row lower, where its
     leader passes left of all others. One that finds no row keeps its line alone.

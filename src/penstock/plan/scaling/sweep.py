@@ -241,8 +241,10 @@ def sweep(
     progress: Progress | None = None,
     warnings: Sequence[str] = (),
 ) -> ScalingSweep:
-    """`run` on each of these numbers of accelerators of the kind of `machine`; `warnings` are what
-    finding the machine had to assume."""
+    """Plan the run on each of these numbers of accelerators of the kind of `machine`.
+
+    `warnings` are assumptions that were made about the machine.
+    """
     planner = ScalePlanner.of(run, machine)
     for count in counts:  # a machine that cannot grow is told before the work
         planner.scaled(count)

@@ -28,7 +28,7 @@ when a `SearchSpace` asks for it.
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -49,7 +49,7 @@ from penstock.style import FAR_FROM_PLAN, format_slowdown
 
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a step that a family's floor leaves out, because sharding or recompute decides them;
-# jitter is a share of the others. What replicas exchange after local steps is theirs too.
+# jitter is a share of the others. So does the exchange of replicas after local steps.
 ABOVE_FLOOR = ("reduce", "optimizer", "jitter", "data", "recompute", *OUTER_PARTS)
 
 
@@ -225,76 +225,119 @@ def search(
         for split in splits(job, ranks, space)
     ]
     heapq.heapify(queue)
-    best: list[tuple[float, int, LayoutOption]] = []  # heaps of the kept, slowest first
-    rejected: list[tuple[float, int, LayoutOption]] = []
+    best, rejected = _Shortlist(keep), _Shortlist(keep)
     opened = looked = 0
     while queue:
         floor, _, branch, whole = heapq.heappop(queue)
-        if len(best) == keep and floor >= -best[0][0]:
+        if best.excludes(floor):
             break
-        if whole:
-            first = fewest_shards(job, branch, space)
-            if first is None:
-                if lean := _leanest_of(job, branch, space):
-                    _keep(rejected, keep, floor, next(order), _option(job, lean, floor))
-                continue
-            zero = min(space.zero)  # the one that gathers least
-            for family in families(job, branch, space):
-                begun = replace(family, replicate=first.replicate, shard=first.shard, zero=zero)
-                heapq.heappush(queue, (floor_s(job, begun, c), next(order), begun, False))
+        if not whole:
+            opened += 1
+            if progress:
+                progress(opened)
+            looked += _try_family(job, branch, floor, space, c, best, rejected)
             continue
-        opened += 1
-        if progress:
-            progress(opened)
-        ways = replace(branch, replicate=branch.replicate * branch.shard, shard=1)
-        layouts = [lay for lay in shardings(ways, space) if lay.shard >= branch.shard]
-        if not layouts:
+        first = fewest_shards(job, branch, space)
+        if first is None:
+            if lean := _leanest_of(job, branch, space):
+                rejected.add(floor, _option(job, lean, floor))
             continue
-        least = _least_recompute(job, layouts, space)
-        if least is None:
-            widest = replace(layouts[-1], recompute=space.recompute[-1])
-            _keep(rejected, keep, floor, next(order), _option(job, widest, floor))
-            continue
-        if least > 0:
-            needed = floor_s(job, replace(branch, recompute=space.recompute[least]), c)
-            if len(best) == keep and needed >= -best[0][0]:
-                out = _option(job, replace(layouts[-1], recompute=space.recompute[0]), floor)
-                _keep(rejected, keep, floor, next(order), out)
-                continue
-        told = len(rejected) == keep and floor >= -rejected[0][0]  # floors only rise
-        for layout in layouts:
-            bare: StepTime | None = None  # with the least recompute
-            if told and len(best) == keep:
-                # Nothing of it would be kept: what does not fit was told, and the rest is too slow.
-                looked += 1
-                least_kept = replace(layout, recompute=space.recompute[0])
-                bare = step.predict(job.with_layout(least_kept), c)
-                if bare.step_s >= -best[0][0]:
-                    continue
-            for recompute in space.recompute:
-                tried = replace(layout, recompute=recompute)
-                held = memory.predict(job.with_layout(tried))
-                if not held.fits:
-                    if recompute == space.recompute[0]:
-                        out = LayoutOption(tried, job.tokens / floor, held)
-                        _keep(rejected, keep, floor, next(order), out)
-                    continue
-                time = bare if recompute == space.recompute[0] else None
-                looked += bare is None
-                time = time or step.predict(job.with_layout(tried), c)
-                option = LayoutOption(tried, time.tokens / time.step_s, held)
-                _keep(best, keep, time.step_s, next(order), option)
-                break
-    kept = [option for _, _, option in sorted(best, key=lambda item: -item[0])]
+        zero = min(space.zero)  # the one that gathers least
+        for family in families(job, branch, space):
+            begun = replace(family, replicate=first.replicate, shard=first.shard, zero=zero)
+            heapq.heappush(queue, (floor_s(job, begun, c), next(order), begun, False))
+    kept = best.options()
     return LayoutSearch(
         best=tuple(_reason(option, kept[0]) for option in kept),
         rejected=tuple(
-            replace(option, reason=_short_of(option.memory))
-            for _, _, option in sorted(rejected, key=lambda item: -item[0])
+            replace(option, reason=_short_of(option.memory)) for option in rejected.options()
         ),
         opened=opened,
         looked_at=looked,
     )
+
+
+@dataclass
+class _Shortlist:
+    """The `most` fastest options; the earlier one of two that are equally fast."""
+
+    most: int
+    _heap: list[tuple[float, int, LayoutOption]] = field(default_factory=list)  # slowest first
+    _added: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._heap) == self.most
+
+    def excludes(self, seconds: float) -> bool:
+        """Return whether an option of this time or a longer one would not be kept."""
+        return self.is_full and seconds >= -self._heap[0][0]
+
+    def add(self, seconds: float, option: LayoutOption) -> None:
+        """Keep the option if it is among the fastest."""
+        self._added += 1
+        item = (-seconds, -self._added, option)
+        if len(self._heap) < self.most:
+            heapq.heappush(self._heap, item)
+        elif item > self._heap[0]:
+            heapq.heapreplace(self._heap, item)
+
+    def options(self) -> list[LayoutOption]:
+        """Return the kept options, the fastest first."""
+        return [option for _, _, option in sorted(self._heap, key=lambda item: -item[0])]
+
+
+def _try_family(
+    job: Job,
+    branch: Layout,
+    floor: float,
+    space: SearchSpace,
+    c: Constants,
+    best: _Shortlist,
+    rejected: _Shortlist,
+) -> int:
+    """Add the layouts of a family to those that fit and those that do not; return how many times
+    were predicted. `floor` is the least time that any of them can take.
+    """
+    ways = replace(branch, replicate=branch.replicate * branch.shard, shard=1)
+    layouts = [lay for lay in shardings(ways, space) if lay.shard >= branch.shard]
+    if not layouts:
+        return 0
+    least = _least_recompute(job, layouts, space)
+    if least is None:
+        widest = replace(layouts[-1], recompute=space.recompute[-1])
+        rejected.add(floor, _option(job, widest, floor))
+        return 0
+    if least > 0:
+        needed = floor_s(job, replace(branch, recompute=space.recompute[least]), c)
+        if best.excludes(needed):
+            out = _option(job, replace(layouts[-1], recompute=space.recompute[0]), floor)
+            rejected.add(floor, out)
+            return 0
+    predicted = 0
+    told = rejected.excludes(floor)  # floors only rise
+    for layout in layouts:
+        bare: StepTime | None = None  # with the least recompute
+        if told and best.is_full:
+            # Nothing of it would be kept: what does not fit was told, and the rest is too slow.
+            predicted += 1
+            least_kept = replace(layout, recompute=space.recompute[0])
+            bare = step.predict(job.with_layout(least_kept), c)
+            if best.excludes(bare.step_s):
+                continue
+        for recompute in space.recompute:
+            tried = replace(layout, recompute=recompute)
+            held = memory.predict(job.with_layout(tried))
+            if not held.fits:
+                if recompute == space.recompute[0]:
+                    rejected.add(floor, LayoutOption(tried, job.tokens / floor, held))
+                continue
+            time = bare if recompute == space.recompute[0] else None
+            predicted += bare is None
+            time = time or step.predict(job.with_layout(tried), c)
+            best.add(time.step_s, LayoutOption(tried, time.tokens / time.step_s, held))
+            break
+    return predicted
 
 
 def _least_recompute(job: Job, layouts: list[Layout], space: SearchSpace) -> int | None:
@@ -320,20 +363,6 @@ def _leanest_of(job: Job, split: Layout, space: SearchSpace) -> Layout | None:
 def _option(job: Job, layout: Layout, seconds: float) -> LayoutOption:
     held = memory.predict(job.with_layout(layout))
     return LayoutOption(layout, job.tokens / seconds, held)
-
-
-def _keep(
-    heap: list[tuple[float, int, LayoutOption]],
-    most: int,
-    seconds: float,
-    order: int,
-    option: LayoutOption,
-) -> None:
-    item = (-seconds, -order, option)
-    if len(heap) < most:
-        heapq.heappush(heap, item)
-    elif item > heap[0]:
-        heapq.heapreplace(heap, item)
 
 
 def _reason(option: LayoutOption, first: LayoutOption) -> LayoutOption:

@@ -1,7 +1,7 @@
 """The work of one microbatch on one rank, operator by operator: a roofline for each.
 
 A matmul costs its floating-point work at the sustained rate plus its traffic at the memory's
-bandwidth, so small and thin ones are slow by themselves. What is not a matmul is traffic.
+bandwidth, so small and thin ones are slow by themselves. All other work counts as traffic.
 """
 
 from dataclasses import dataclass
@@ -136,8 +136,8 @@ def _wide(job: Job) -> float:
 def matmul_seconds(
     r: DeviceRates, m: float, k: float, n: float, frozen: bool, accumulate: float
 ) -> PassSeconds:
-    """Time x (m × k) times W (k × n) and its two backward products; `frozen` weights have only
-    one.
+    """Predict the time of x (m × k) times W (k × n) and its two backward products; `frozen` weights
+    have only one.
     """
     flops_s = 2.0 * m * k * n / r.flops
     x, w, y = m * k * r.operand_bytes, k * n * r.operand_bytes, m * n * r.operand_bytes
@@ -158,7 +158,7 @@ def attention_widths(shape: ModelShape) -> tuple[float, float]:
 
 
 def layer_seconds(job: Job, c: Constants, r: DeviceRates, moe: bool) -> LayerSeconds:
-    """Time one layer's forward and backward on one rank, for one microbatch."""
+    """Predict the time of one layer's forward and backward on one rank, for one microbatch."""
     shape, lay, software = job.shape, job.layout, job.software
     tokens, t = job.rank_tokens, lay.tensor
     frozen = job.adapter is not None
@@ -204,7 +204,7 @@ def attention_products(shape: ModelShape, t: int) -> tuple[tuple[float, float], 
 
 
 def _attention(job: Job, c: Constants, r: DeviceRates) -> PassSeconds:
-    """Time causal attention: fused kernels compute half of the square, others all of it."""
+    """Predict the time of causal attention: fused kernels compute half of the square."""
     shape, lay = job.shape, job.layout
     qk, v = attention_widths(shape)
     tokens = job.rank_tokens
@@ -229,7 +229,7 @@ def _elementwise(
     products: tuple[tuple[float, float], ...],
     moe: bool,
 ) -> PassSeconds:
-    """Time norms, residuals, rotations and activations: passes over what the layer keeps."""
+    """Predict the time of norms, residuals, rotations and activations, which is traffic."""
     shape, lay = job.shape, job.layout
     split = lay.tensor if lay.sequence_parallel else 1
     inner = sum(n for _, n in products[:-1])
@@ -250,8 +250,8 @@ def _elementwise(
 def _experts(
     job: Job, c: Constants, r: DeviceRates, frozen: bool, accumulate: float
 ) -> PassSeconds:
-    """Time the routed experts of one rank: a product for each, and moving tokens to and from its
-    order.
+    """Predict the time of the routed experts of one rank: a product for each, and moving tokens to
+    and from its order.
     """
     shape, lay = job.shape, job.layout
     copies = expert_copies(job)
@@ -293,7 +293,7 @@ def imbalance(job: Job) -> float:
 
 
 def head_seconds(job: Job, r: DeviceRates) -> PassSeconds:
-    """Time the output projection and the loss, on the last stage."""
+    """Predict the time of the output projection and the loss, on the last stage."""
     shape, lay = job.shape, job.layout
     tokens, vocab = job.rank_tokens, shape.vocab / lay.tensor
     wide = DeviceRates(r.wide_flops, r.wide_flops, r.attention_flops, r.bytes_per_s, 2.0, r.reuse)
@@ -317,6 +317,6 @@ def recompute_s(job: Job, one: LayerSeconds) -> float:
 
 
 def optimizer_s(params: float, r: DeviceRates, eager: bool, moved_bytes: float = 0.0) -> float:
-    """Time AdamW over the parameters that a rank keeps, and the norm of its gradients."""
+    """Predict the time of AdamW over the parameters of a rank, and of the gradient norm."""
     usual = OPTIMIZER_BYTES * (1.3 if eager else 1.0)
     return params * (moved_bytes or usual) / r.bytes_per_s

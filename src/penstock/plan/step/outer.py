@@ -2,7 +2,7 @@
 
 At the end of a round every rank encodes its differences, all ranks with the same part of the model
 gather each other's bytes, and each decodes all of them and takes the outer step. Codec and outer
-step are work of the rank. What travels is waited for, except where a part of the model has some
+step are work of the rank. The transfer is exposed, except where a part of the model has some
 steps until it is due (`policy/rounds.py`).
 """
 
@@ -22,7 +22,7 @@ from penstock.plan.job.tensors import rank_tensors
 from penstock.plan.step import probed
 from penstock.policy.rounds import Rounds, part_of
 
-# Of a site in a round, one after the other: put the message, list, get, put the round, list.
+# Requests of a site in a round, in sequence: put the message, list, get, put the round, list.
 # Estimated.
 BUCKET_REQUESTS = 5
 AGREED_BYTES = 8 * 16  # by a replica, of what all do next; the exchange waits for it
@@ -147,7 +147,7 @@ def waited_s(each_s: float, late_s: float, parts: int) -> float:
 
 
 def transfer_s(job: Job, size_bytes: float) -> float:
-    """Time the gathering of a message of `size_bytes` from every replica."""
+    """Predict the time of the gathering of a message of `size_bytes` from every replica."""
     if job.sync.sites:
         return bucket_s(job, size_bytes * job.agreeing_ranks)
     g = replica_group(job)
@@ -158,8 +158,9 @@ def transfer_s(job: Job, size_bytes: float) -> float:
 
 
 def bucket_s(job: Job, size_bytes: float) -> float:
-    """Time a round of sites that meet in a bucket: each puts an object of `size_bytes`, sees those
-    of the others and gets them. The slowest of the sites that the cluster file names is waited for.
+    """Predict the time of a round of sites that meet in a bucket: each puts an object of
+    `size_bytes`, sees those of the others and gets them. The slowest of the sites that the cluster
+    file names is waited for.
     """
     return max(
         (
@@ -175,7 +176,7 @@ def bucket_s(job: Job, size_bytes: float) -> float:
 
 
 def _agree_s(job: Job) -> float:
-    """Time the sum over all ranks with which a round ends."""
+    """Predict the time of the sum over all ranks with which a round ends."""
     if job.sync.sites:  # who takes part is read from the bucket, with the messages
         return 0.0
     g = network.group(job.machine, job.layout.ranks)

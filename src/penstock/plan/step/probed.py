@@ -99,8 +99,8 @@ def all_reduce_s(machine: Machine, size_bytes: float, ways: int) -> float:
 
 
 def exchange_s(job: Job) -> float:
-    """Time the exchange between replicas: gradients are copied into one buffer, summed, and the
-    step is voted on.
+    """Predict the time of the exchange between replicas: gradients are copied into one buffer,
+    summed, and the step is voted on.
     """
     ways = job.replicas_together
     if ways < 2:
@@ -198,7 +198,9 @@ def _root_parameters(job: Job) -> float:
 
 
 def _fresh_s(job: Job, read: "_Readings") -> float:
-    """Time the pages for logits, the large tensors of a pass; the last stage has them."""
+    """Predict the time of the pages for logits, the large tensors of a pass; the last stage has
+    them.
+    """
     logits = job.rank_tokens * job.shape.vocab / job.layout.tensor / job.layout.pipeline
     return read.fresh_s(LOGIT_BYTES * logits, 4 * max(logits, _parameters(job)))
 

@@ -190,8 +190,8 @@ def _microbatch(
     head: operators.PassSeconds,
     stage: StageWork,
 ) -> tuple[dict[str, float], float]:
-    """Time one forward and backward pass of a stage; also return its compute that can still hide
-    transfers.
+    """Predict the time of one forward and backward pass of a stage; also return its compute that
+    can still hide transfers.
     """
     parts = dict.fromkeys(("matmul", "attention", "elementwise", "experts", "recompute"), 0.0)
     parts |= {"tensor": 0.0, "context": 0.0, "all-to-all": 0.0, "gather": 0.0}
@@ -249,7 +249,7 @@ def _host_s(job: Job, c: Constants, moe: bool) -> float:
 
 
 def _tensor_s(job: Job, c: Constants) -> float:
-    """Time the gathers before attention and the feed-forward part, and the scatters after each."""
+    """Predict the time of the gathers before attention and feed-forward, and the scatters after."""
     ways = job.layout.tensor
     if ways == 1:
         return 0.0
@@ -262,7 +262,8 @@ def _tensor_s(job: Job, c: Constants) -> float:
 
 
 def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[float, float]]:
-    """Time the ring of keys and values behind attention; only what is longer than attention shows.
+    """Predict the time of the ring of keys and values behind attention; only what is longer than
+    attention shows.
 
     Also what is hidden forward and backward, where nothing else can hide then.
     """
@@ -284,7 +285,7 @@ def _context_s(job: Job, c: Constants, one: LayerSeconds) -> tuple[float, tuple[
 
 
 def _experts_s(job: Job, c: Constants) -> float:
-    """Time the all-to-all of tokens to their experts and back, forward and backward."""
+    """Predict the time of the all-to-alls of tokens to their experts, forward and backward."""
     lay = job.layout
     if lay.expert == 1:
         return 0.0
@@ -325,8 +326,8 @@ def _gather_s(
     moe: bool,
     used: tuple[float, float],
 ) -> tuple[float, float]:
-    """Time the gathers of sharded weights before a layer's work and the scatters of gradients after
-    it.
+    """Predict the time of the gathers of sharded weights before a layer's work and the scatters of
+    gradients after it.
 
     `used` is what already hides behind its forward and backward work; returned are the seconds that
     show and those that are hidden.
@@ -369,10 +370,10 @@ def _travelling_bytes(job: Job, held: RankParams, moe: bool) -> tuple[float, flo
 
 
 def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
-    """Time the reduction of gradients between replicas once a step, and the weights that follow.
+    """Predict the time of reducing gradients between replicas once a step, weights included.
 
-    `held` is what the rank has before sharding. Of a microbatch's work, `free_s` can still hide
-    something.
+    `held` is what the rank has before sharding. `free_s` is work of a microbatch behind which
+    a transfer can still hide.
     """
     lay = job.layout
     if job.adapter:
@@ -407,8 +408,8 @@ def _reduce_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
 
 
 def _whole_once_s(job: Job, c: Constants, held: RankParams, free_s: float) -> float:
-    """Time the gather of all weights and the scatter of all gradients inside a replica, where FSDP
-    does them once a step.
+    """Predict the time of the gather of all weights and the scatter of all gradients inside a
+    replica, where FSDP does them once a step.
 
     Weights are fetched ahead of the first forward pass. Gradients travel behind the last backward
     pass; a pipeline's schedule sends them after it.
@@ -430,7 +431,7 @@ def _whole_once_s(job: Job, c: Constants, held: RankParams, free_s: float) -> fl
 
 
 def _pipeline_s(job: Job, c: Constants) -> float:
-    """Time the sends of activations to the next stage and of gradients back."""
+    """Predict the time of the sends of activations to the next stage and of gradients back."""
     lay = job.layout
     if lay.pipeline == 1:
         return 0.0
@@ -443,7 +444,7 @@ def _pipeline_s(job: Job, c: Constants) -> float:
 
 
 def _optimizer_s(job: Job, held: RankParams, rates: DeviceRates) -> float:
-    """Time the update of the optimizer state that a rank keeps."""
+    """Predict the time of the update of the optimizer state that a rank keeps."""
     if job.adapter or job.software.offload:
         return 0.0
     common_ways, routed_ways = shard_ways(job.layout)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.catalog import open_weights
-from penstock.catalog.open_weights import OpenWeights
+from penstock.catalog.open_weights import PublishedWeights
 from penstock.errors import PenstockError
 from penstock.plan.job.layout import NothingFits
 from penstock.plan.life.life import DAY_S
@@ -18,7 +18,7 @@ from penstock.plan.within.best import BudgetPlanner, deciding_law, wall_s
 from penstock.run.schema.adapter import AdapterSection
 from penstock.run.schema.model import ModelSection
 
-# What an adaptation is planned with: about 100,000 answers of 1,000 tokens (the largest public sets
+# The data of a planned adaptation: about 100,000 answers of 1,000 tokens (the largest public sets
 # of instructions), in batches of 64Ki tokens.
 ADAPT_TOKENS, ADAPT_BATCH = 100_000_000, 2**16
 
@@ -27,7 +27,7 @@ ADAPT_TOKENS, ADAPT_BATCH = 100_000_000, 2**16
 class Adaptation:
     """One open model adapted within the limits."""
 
-    weights: OpenWeights
+    weights: PublishedWeights
     kind: str  # "lora" or "qlora"
     wall_s: float
     usd: float | None
@@ -69,12 +69,12 @@ def adaptation(planner: BudgetPlanner, loss: float) -> Adaptation | None:
     return None
 
 
-def law_loss(weights: OpenWeights) -> float:
+def law_loss(weights: PublishedWeights) -> float:
     """Return the loss that the deciding law gives an open model."""
     return deciding_law().loss(weights.shape.params(), weights.tokens)
 
 
-def _adapted(planner: BudgetPlanner, weights: OpenWeights, kind: str) -> Adaptation | None:
+def _adapted(planner: BudgetPlanner, weights: PublishedWeights, kind: str) -> Adaptation | None:
     run = planner.run
     length = {"tokens": ADAPT_TOKENS, "steps": None, "epochs": None}
     batch = max(ADAPT_BATCH, planner.machine.accelerators * run.sample_tokens)

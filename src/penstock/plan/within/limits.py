@@ -1,4 +1,4 @@
-"""What may be spent: money and days, and what an accelerator-hour costs."""
+"""Limits of a budget, in money and days, and the price of an accelerator-hour."""
 
 import math
 import re

@@ -1,7 +1,7 @@
 """The cluster file: accelerators, nodes, network, storage, site, price, failures, and a probe.
 
-Written by hand or by `penstock probe`. Whatever is left out comes from the catalog, so that the
-name of an accelerator and the number of nodes are enough.
+Written by hand or by `penstock probe`. Fields that are left out come from the catalog, so that
+the name of an accelerator and the number of nodes are enough.
 """
 
 from typing import Self

@@ -72,8 +72,8 @@ Money = Annotated[
 
 
 class OwnedSection(Section):
-    """What owning costs. What is left out is the catalog's (`penstock catalog costs`), and the
-    plan says so.
+    """The cost of owned machines. The catalog has a default for each field (`penstock catalog
+    costs`), and the plan says where it used one.
     """
 
     purchase: Money | None = Field(

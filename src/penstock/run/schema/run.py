@@ -171,7 +171,7 @@ class Run(Section):
             what = f"longer than the model's {part} of {shape.longest} tokens"
             own = "" if self.model.from_ else f", or model.context = {sequence} too"
             problems.append(("data.sequence", f"{what}; write {shape.longest}{own}"))
-        # Of a model that is not here the length is not known; `settled` looks again.
+        # The length of a model that is not here is unknown; `settled` looks again.
         known = bool(shape or self.model.module or self.data.sequence)
         sample = self.sample_tokens
         if batch and known and batch % sample:

@@ -317,7 +317,7 @@ class TrainSection(Section):
 
     @property
     def loss_kind(self) -> str:
-        """What the loss is, in words. Losses of another kind are other numbers."""
+        """The kind of loss, in words. Losses of different kinds cannot be compared."""
         if self.on_pairs:
             return f"{self.objective}, {self.preference.words()}"
         return self.loss or self.objective

@@ -1,4 +1,4 @@
-"""What is asked of a comparison: when it starts, and the date that it is to keep."""
+"""Options of a comparison: its start, and the deadline."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}\s*")
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked beside the run and its clusters."""
+    """Options of a comparison beside the run and its clusters."""
 
     start: datetime
     deadline_s: float | None = None  # from the start

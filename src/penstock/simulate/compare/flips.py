@@ -1,4 +1,4 @@
-"""What would flip the choice: the price, the utilisation or the date from which another one wins.
+"""Values that flip the choice: the price, utilisation or date from which another cluster wins.
 
 Every lever is a number of one cluster with all else kept; USD rise or fall with it steadily, so the
 point where the choice changes is found by halving.

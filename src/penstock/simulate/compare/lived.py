@@ -105,7 +105,7 @@ class Lived:
 
 
 def live(candidate: Candidate, asked: Question) -> Lived | str:
-    """Live the run on a cluster; return why, where it cannot run there."""
+    """Simulate the run on a cluster; return why it cannot run there."""
     refused = [each.line() for each in site_limits(candidate.found.machine) if not each.fits]
     if refused:
         return "; ".join(refused)

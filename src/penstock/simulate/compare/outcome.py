@@ -1,4 +1,4 @@
-"""What a run would be on one cluster: finish, money, energy, carbon, water, risk, its limit."""
+"""The outcome of a run on one cluster: finish, money, energy, carbon, water, risk, its limit."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

@@ -28,7 +28,7 @@ def cheapest(spans: Iterable[Span], work_s: float, by_s: float, terms: RentTerms
         if begin_s >= by_s:
             break
         known.append((begin_s, min(end_s, by_s)))
-    # What spot can still bring after each span, whatever is done until then.
+    # Upper bound of the seconds of work that spot can still bring after each span.
     coming = [0.0]
     for begin_s, end_s in reversed(known):
         coming.append(coming[-1] + max(end_s - begin_s - restart_s, 0.0))

@@ -40,7 +40,7 @@ BOOT_S = 300.0  # until a rented node is up and has the software (estimated)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the offers."""
+    """Requirements of the user on the offers."""
 
     deadline_s: float | None = None
     accelerators: int | None = None
@@ -212,7 +212,7 @@ def _usual(accelerator: str) -> int:
 def _live(
     run: Run, key: tuple[str, int | None, int], asked: Question, failures: FailuresSection
 ) -> Simulation | str:
-    """Live the run on a machine; return why, where it cannot run there."""
+    """Simulate the run on a machine; return why, where it cannot run there."""
     try:
         return simulate(_moved(run, *key), asked, failures)
     except PenstockError as error:

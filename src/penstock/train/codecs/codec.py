@@ -1,9 +1,9 @@
 """The interface of codecs, and the choice of one by its name in the run file.
 
 A codec turns a flat tensor into bytes whose number depends on the number of elements alone, so that
-replicas know what to expect of each other. It is deterministic: equal values give equal bytes. What
-a codec leaves out is added to the next values (`feedback.py`), so it need not be exact, but it must
-be a contraction: |values - decoded| < |values|.
+replicas know what to expect of each other. It is deterministic: equal values give equal bytes. The
+rounding error of a codec is added to the next values (`feedback.py`), so it need not be exact, but
+it must be a contraction: |values - decoded| < |values|.
 
 Elements share a scale in blocks. A block with a NaN or an infinity has a scale that is none either,
 and decodes to values that are not finite: bad numbers are never sent as good ones.

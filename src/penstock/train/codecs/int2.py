@@ -12,8 +12,8 @@ from torch import Tensor
 from penstock.train.codecs import scales
 from penstock.train.codecs.codec import BLOCK
 
-# Of the root mean square, for normal values: the step of the best quantizer with four even levels
-# is 0.9957 σ (Max, 1960), and a code is half a step.
+# Share of the root mean square, for normal values: the step of the best quantizer with four even
+# levels is 0.9957 σ (Max, 1960), and a code is half a step.
 HALF_STEP = 0.49785
 
 

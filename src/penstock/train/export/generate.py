@@ -86,7 +86,7 @@ def load_parts(run: Run, vocab: int, saved: StoredCheckpoint, device: torch.devi
     """Build a run's model in one process, with the weights of a checkpoint."""
     model = materialize_unsharded(run, vocab, device)
     parts = ModelParts([model.eval()], keeps_frozen=run.model.module is not None)
-    # What is in none of these is filled already.
+    # Tensors in none of these are filled already.
     named = {**parts.trained(), **parts.frozen(), **parts.named_buffers()}
     checkpoints.load(saved, {f"model/{n}": t.detach() for n, t in named.items()}, None)
     return parts

@@ -29,8 +29,8 @@ def sample_continuation(
     """
     draw = torch.Generator().manual_seed(seed)
     tokens = list(prompt)
-    # One width for all forwards: on a GPU every new shape loads kernels anew. What stands to the
-    # right of a position does not reach it, so the filling does not matter.
+    # One width for all forwards: on a GPU every new shape loads kernels anew. Attention is
+    # causal: the filling, to the right of the tokens, does not change them.
     width = min(window, -(-(len(tokens) + count) // multiple) * multiple)
     for _ in range(count):
         seen = tokens[-width:]

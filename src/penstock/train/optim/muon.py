@@ -25,7 +25,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 LEAST_NORM = 1e-7  # a matrix that got no gradient (an expert without tokens) has no update either
 RMS = 0.2  # of the elements of an update, before the rate: what is usual under AdamW
-# Of whole matrices that a rank works on at once: bounds what an update takes beside the state.
+# Whole matrices that a rank works on at once: bounds the memory of an update beside the state.
 STACK_BYTES = 256 << 20
 
 

@@ -33,8 +33,8 @@ def compile_layers(decoder: Decoder) -> None:
 
     Compiles `forward`, not the layer: the layer's hooks (FSDP2's) do not belong in a graph.
     """
-    # What is cheap to compute again (norms, silu × up) is not kept for the backward pass even where
-    # a matmul needs it: a fifth of the memory of 1.5B parameters, for half a percent of the time.
+    # Cheap operations (norms, silu × up) are computed again in the backward pass even where a
+    # matmul needs them: saves a fifth of the memory of 1.5B parameters for half a percent of time.
     partition.ban_recompute_materialized_backward = False
     for layer in decoder.layers.values():
         # Where experts' rows end is known on the device only, which a graph cannot say.
@@ -75,7 +75,7 @@ def shared_graph(compiled: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Let evaluation run the graph of training, where its inputs have a shape of training.
 
     Without gradients the layer would be compiled a second time, and the first evaluation would wait
-    for that. What the graph keeps for a backward pass is freed with the layer's output.
+    for that. Tensors that the graph keeps for a backward pass are freed with the layer's output.
     """
     trained: set[torch.Size] = set()
 

@@ -180,7 +180,7 @@ def materialize_unsharded(run: Run, vocab: int, device: torch.device) -> nn.Modu
     decoder = decoder_on_meta(run.model.shape(vocab)).to(dtype)
     if run.model.adapter is None:
         return decoder.to_empty(device=device)
-    # What the run froze is not in its checkpoints.
+    # Checkpoints of the run do not hold the weights that it froze.
     assert run.model.from_
     add_adapters(decoder, run.model.adapter)
     load_base_and_adapters(

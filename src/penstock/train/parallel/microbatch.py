@@ -23,9 +23,9 @@ class Microbatch:
     weight: float
     counted_bs: Tensor | None = None  # the targets that count in the loss; None: all of them
     starts_bs: Tensor | None = None  # the inputs that begin a document; None: it does not matter
-    # Of pairs, whose two sequences follow each other: log-probabilities by the reference.
+    # Pairs only, whose two sequences follow each other: log-probabilities by the reference.
     reference_b: Tensor | None = None
-    # Of pairs: what the loss of a token of a chosen sequence adds to that of its pair, for orpo.
+    # Pairs only: weight of a chosen token's loss in the loss of its pair, for orpo.
     token_share: float = 1.0
 
     def padded(self, rows: int) -> "Microbatch":
@@ -205,7 +205,7 @@ def send_to_device(
 ) -> DeviceBatch:
     """Begin to copy a batch to the device; on CUDA, on the stream `copy_stream`.
 
-    `reference` are log-probabilities of `pairs`. Of these, whole pairs are counted, not tokens.
+    `reference` are log-probabilities of `pairs`. They are counted in whole pairs, not in tokens.
     """
     used, chosen_tokens = _used_tokens(batch) if pairs else ((), 0)
 

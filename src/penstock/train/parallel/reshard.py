@@ -1,4 +1,4 @@
-"""What FSDP keeps whole inside a step: `layout.reshard`.
+"""How long FSDP keeps gathered weights and whole gradients inside a step: `layout.reshard`.
 
 After every layer ("layer") a rank has its shards only. With "backward" gathered weights stay until
 the last backward pass of a step, and gradients are reduced in every one. With "step" gradients are

@@ -5,8 +5,8 @@ Between outer steps every replica trains on its own. Then it sends the differenc
 moves the anchor by the mean of the differences, weighted by the tokens behind them, and goes on
 from there. Anchor and outer momentum are equal on all replicas, the rest is a replica's own.
 
-An exchange may be late: weights have moved on since their difference was sent. What they have moved
-is then kept, on top of the new anchor.
+An exchange may be late: weights have moved on since their difference was sent. That movement is
+kept, on top of the new anchor.
 """
 
 import struct
@@ -86,7 +86,7 @@ class OuterStep:
     ) -> tuple[Tensor, Tensor | None]:
         """Return the message with the difference of a part, and what its codec owes from then on.
 
-        What is owed changes only with `keep_owed`, when the message is safe.
+        The kept rounding error changes only with `keep_owed`, when the message is safe.
         """
         at = self.layout.parts[part]
         difference = self.anchor[at] - (self._inner(part) if inner is None else inner)
@@ -103,7 +103,7 @@ class OuterStep:
         return torch.cat((head.to(content.device), content)), owed
 
     def keep_owed(self, part: int, owed: Tensor | None) -> None:
-        """Owe what `encode` returned."""
+        """Keep the rounding error that `encode` returned, for the next message."""
         if self.owed is not None and owed is not None:
             self.owed[self.layout.parts[part]] = owed
 

@@ -21,8 +21,8 @@ from penstock.train.world.world import World
 # Gradients travel in buckets of about this size: large enough for full bandwidth, small enough that
 # the copy costs a bounded amount of memory.
 BUCKET_BYTES = 64 << 20
-# What a rank may ask all ranks to do after the step. Whatever depends on a clock or on a file is
-# asked for by rank 0 alone, so that all ranks do the same.
+# Requests of a rank to all ranks, for after the step. Rank 0 alone makes those that depend on a
+# clock or on a file, so that all ranks do the same.
 # "busy" is any rank's own: its last copy of the state is not safe yet, so nobody begins another.
 REQUESTS = ("save", "stage", "stop", "evaluate", "compare", "replay", "busy", "join", "trace",
             "tasks")  # fmt: skip

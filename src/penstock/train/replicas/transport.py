@@ -1,6 +1,6 @@
 """How the encoded difference of a round gets from every replica to every other.
 
-Ranks that hold the same part of the model exchange among themselves. What is sent is one tensor of
+Ranks that hold the same part of the model exchange among themselves. A message is one tensor of
 bytes whose length all of them know. Every replica gets the bytes of all, its own among them, so all
 of them compute the same mean in the same order.
 """

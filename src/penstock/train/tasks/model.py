@@ -1,8 +1,8 @@
 """A model of Penstock behind the harness's own interface for models.
 
 Contexts, windows and stop texts follow the rules of the harness's model for transformers: a context
-that is too long loses its beginning, and a text that is scored as a whole is cut into windows. What
-was cut is counted, and told at the end.
+that is too long loses its beginning, and a text that is scored as a whole is cut into windows. Cut
+texts are counted, and reported at the end.
 """
 
 import random

@@ -39,7 +39,7 @@ NEWEST, BEST = "newest", "best"
 
 @dataclass(frozen=True)
 class TaskText:
-    """What the harness needs of a model besides its weights."""
+    """Tokenizer and limits of a model, which the harness needs besides the weights."""
 
     tokenizer: TaskTokenizer
     context: int  # tokens

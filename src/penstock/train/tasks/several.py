@@ -64,7 +64,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """What to evaluate, and how."""
+    """Options of an evaluation: tasks, checkpoints and limits."""
 
     tasks: tuple[str, ...] = ()
     tasks_dir: str | None = None

@@ -13,7 +13,7 @@ from penstock.style import format_duration, plural
 PLAIN_S = 10.0  # between two lines of a stage
 _NAME = 26  # characters
 _GAPS = 2  # between the columns of a bar's line
-# What a stage counts instead of documents; empty: its count is not shown.
+# Nouns of stages that do not count documents; empty: the count is not shown.
 _NOUNS = {"shard": "", "copy": "file", "verify": "file"}
 
 

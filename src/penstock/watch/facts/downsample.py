@@ -37,7 +37,7 @@ def json_numbers(values: Sequence[float] | np.ndarray, digits: int = 6) -> list[
 def not_superseded(steps: np.ndarray) -> np.ndarray:
     """Return which of these steps, in the order they were made, still count.
 
-    After a restart the run repeats steps. What it made before from there on is lost.
+    After a restart the run repeats steps. The points that it made before from there on are lost.
     """
     if len(steps) == 0:
         return np.zeros(0, bool)

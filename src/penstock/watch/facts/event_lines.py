@@ -84,7 +84,7 @@ from penstock.watch.facts.task_scores import scores_line
 
 MOST = 250
 Classes = tuple[type[JournalEvent], ...]
-# Of ranks; shown as counts and charts. As lines they would hide the rest.
+# Events of ranks that are shown as counts and charts: as lines they would hide the rest.
 NOT_SHOWN: Classes = (
     RankStarted, RankJoined, RankReady, WarmUpSpan, CheckpointSpan, FeedState, FastTierReady,
     RegroupSpan, RegroupRequested, LostStepSpan, ReplicaGone, StepsTakenBack, PairsRewarded,

@@ -23,6 +23,7 @@ from penstock.style import (
 )
 from penstock.watch.facts.advice import Advice, advice
 from penstock.watch.facts.costs import Costs, costs_with
+from penstock.watch.facts.deliveries import read_deliveries
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.energy_amounts import Energy, EnergyAmount
 from penstock.watch.facts.incidents import incident_text, newest_incidents
@@ -236,6 +237,9 @@ class RunFacts:
             lines.append(ReportLine("paused", f"{text}; it is in `down`"))
         for stop in view.rank_events_of(StoppedEarly):
             lines.append(ReportLine("stopped", f"early: {stop.event.why}"))
+        for outlet, delivery in read_deliveries(view.folder).items():
+            if delivery.problem:
+                lines.append(ReportLine("unsent", f"{outlet}: {delivery.problem}", "warning"))
         for slow in view.stragglers:
             text = f"{slow['factor']:.2f} times the others' time for its own work in a step"
             lines.append(ReportLine("slow", f"rank {slow['rank']}: {text}", "warning"))

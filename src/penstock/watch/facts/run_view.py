@@ -126,7 +126,7 @@ class RunView:
 
     @cached_property
     def job(self) -> JobState | None:
-        """What an engine says of the run's job; None where no engine started the run."""
+        """The state of the run's job as its engine tells it; None if no engine started the run."""
         return job_of(self.folder.path)
 
     @cached_property

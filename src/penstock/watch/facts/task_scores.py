@@ -19,7 +19,7 @@ def all_scores(
 ) -> tuple[TaskScores, ...]:
     """Return all evaluations by step, then by time.
 
-    Events of steps after `step` were taken back. Of a step that was repeated, the last one counts.
+    Events of steps after `step` were taken back. The last score of a repeated step counts.
     """
     during: dict[int, TaskScores] = {}
     for event in events:

@@ -174,6 +174,7 @@ class Callbacks(Listener):
     def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
         if how.gone:
             self.warning(how.gone)
+        self._outlets.resuming(how, folder)
 
     def warning(self, words: str) -> None:
         warnings.warn(in_python(words), stacklevel=2)

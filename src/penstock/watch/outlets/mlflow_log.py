@@ -5,7 +5,7 @@ MLflow gives its runs ids of its own, so a resumed run is found by the tag `pens
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.watch.outlets.tracker import (
     require_package,
     say_where,
 )
+from penstock.watch.outlets.waiting import ServiceWait
 
 EXPERIMENT = "penstock"  # unless the run file or MLFLOW_EXPERIMENT_NAME names another
 ID, STATUS = "penstock.id", "penstock.status"
@@ -53,6 +54,8 @@ class MlflowLog:
 
     written: str  # log.mlflow
     say: Callable[[str], None]
+    wait: ServiceWait = field(default_factory=ServiceWait)
+    unsent: str = ""
     name: str = "mlflow"
     client: Any = None
     id: str = ""  # of MLflow's run
@@ -61,7 +64,7 @@ class MlflowLog:
         from mlflow import MlflowClient
 
         address, experiment = address_experiment(self.written)
-        self.client = MlflowClient(tracking_uri=address)
+        self.client = self.wait.timed(MlflowClient(tracking_uri=address))
         found = self.client.get_experiment_by_name(experiment)
         number = found.experiment_id if found else self.client.create_experiment(experiment)
         known = self.client.search_runs([number], f"tags.`{ID}` = '{run.id}'", max_results=1)

@@ -1,6 +1,6 @@
-"""New points of the training curve, in the order in which the run made them."""
+"""Points of the training curve, in the order in which the run made them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,21 @@ def new_points(
         if len(new):
             read[path] = read.get(path, 0) + len(new)
             parts.setdefault(attempt, []).append(new)
+    return _by_time(parts)
+
+
+def first_points(
+    files: Iterable[tuple[int, Path]], counts: Mapping[str, int]
+) -> list[tuple[int, np.ndarray]]:
+    """Return (attempt, points by time) of so many points of each file, by its name."""
+    parts: dict[int, list[np.ndarray]] = {}
+    for attempt, path in files:
+        if count := counts.get(path.name, 0):
+            parts.setdefault(attempt, []).append(read_records(path, "curve")[:count])
+    return _by_time(parts)
+
+
+def _by_time(parts: dict[int, list[np.ndarray]]) -> list[tuple[int, np.ndarray]]:
     found = []
     for attempt in sorted(parts):
         points = np.concatenate(parts[attempt])

@@ -1,68 +1,42 @@
 """A process beside a run that reads its folder and sends alerts and values to other services.
 
 The run never waits for it. It starts with the ranks, follows the journal, and may outlive
-`penstock train` until the last messages are sent. An error in it is a line in `logs/outlets.log`.
-An outlet is a class of the protocol `Outlet`, or of `Tracker` (tracker.py), in a file of its own,
-and a line in `build_outlets`.
+`penstock train` while a slow service takes the last values; one that does not answer is given up
+soon after the end. `outlets.json` has what was sent, so that a later launch sends the rest. An
+error is a line in `logs/outlets.log`.
+An outlet is a class of the protocol `Outlet` (follow.py) or `Tracker` (tracker.py), in a file of
+its own, and a line in `build_outlets`.
 """
 
+import fcntl
 import os
-import queue
 import subprocess
 import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from operator import methodcaller
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from penstock.launch.prepare.listener import Listener
-from penstock.ledger.journal.events import ABSENT, InvocationEnded, InvocationStarted
-from penstock.ledger.journal.read import lines_of, next_attempt, read_events
-from penstock.ledger.journal.records import SUPERVISOR, journal_files
-from penstock.meter.clock import now
+from penstock.ledger.journal.read import next_attempt, read_events
+from penstock.ledger.journal.records import SUPERVISOR
 from penstock.run.folder import RunFolder
 from penstock.run.schema.log import OUTLETS
 from penstock.run.schema.run import Run
 from penstock.secret import RedactedText
+from penstock.watch.facts.deliveries import Delivery, read_deliveries
 from penstock.watch.facts.run_view import RunView
-from penstock.watch.outlets.alerts import Alert, AlertDetector, FinishedStep
-from penstock.watch.outlets.points import new_points
+from penstock.watch.outlets.follow import Outlet, RunFollower
+from penstock.watch.outlets.waiting import NO_ANSWER_S
 
-POLL_S = 1.0
-SUMMARY_S = 30.0  # between readings of the whole run
-SUMMARY_SHARE = 0.005  # of a core, for those readings
-LAST_S = 300.0  # after the run, to send what is left
-WAIT_S = 10.0  # that `penstock train` waits for that
-LOG = "outlets.log"
+if TYPE_CHECKING:
+    from penstock.launch.prepare.resume import ResumeDecision
+
+WAIT_S = NO_ANSWER_S + 3.0  # that `penstock train` waits: until a service is given up
+SILENT_S = 2.0  # of that, before it says why it waits
+LOG, LOCK = "outlets.log", "outlets.lock"
+REST = "rest"  # argument of the process: send what earlier launches could not
 LINES = 8  # of messages that the user sees
-
-
-class Outlet(Protocol):
-    """One service. Its methods are called one by one in its own thread: they may block."""
-
-    name: str
-
-    def begin(self, view: RunView) -> None:
-        """Prepare; called before all others."""
-
-    def send_points(self, points: np.ndarray) -> None:
-        """Send new points of the curve (`ledger.journal.records.CURVE`) in the order of writing."""
-
-    def send_summary(self, view: RunView) -> None:
-        """Send values of the whole run; called now and then, and at the end."""
-
-    def send_alert(self, alerts: Alert) -> None:
-        """Send an alert: a crash, a stall, a recovery, the end."""
-
-    def close(self, result: str) -> None:
-        """Finish; `result` is done, stopped, stopped early, failed or killed."""
 
 
 def check(run: Run) -> None:
@@ -83,7 +57,10 @@ def check(run: Run) -> None:
 
 
 def build_outlets(
-    view: RunView, say: Callable[[str], None], first_attempt: int = 0
+    view: RunView,
+    say: Callable[[str], None],
+    first_attempt: int = 0,
+    deliveries: Mapping[str, Delivery] | None = None,
 ) -> list[Outlet]:
     """Return the outlets of a run; `first_attempt` is the first of this launch."""
     from penstock.watch.outlets.mlflow_log import MlflowLog
@@ -104,7 +81,8 @@ def build_outlets(
         trackers.append(MlflowLog(log.mlflow, say))
     if log.trackio:
         trackers.append(TrackioLog(log.trackio, say))
-    return outlets + [TrackerOutlet(tracker, first_attempt) for tracker in trackers]
+    known = deliveries or {}
+    return outlets + [TrackerOutlet(one, first_attempt, known.get(one.name)) for one in trackers]
 
 
 class OutletProcess(Listener):
@@ -115,10 +93,17 @@ class OutletProcess(Listener):
         self.log: Path | None = None
 
     def launching(self, folder: RunFolder, plan: dict[str, Any]) -> None:
-        if not RunView(folder).run.log.outlets:
-            return
+        if RunView(folder).run.log.outlets:
+            self._start(folder)
+
+    def resuming(self, how: "ResumeDecision", folder: RunFolder) -> None:
+        """Send what earlier launches could not, if there will be no other launch."""
+        if how.finished and how.run.cluster.nodes == 1 and unsent_outlets(folder):
+            self._start(folder, REST)
+
+    def _start(self, folder: RunFolder, *what: str) -> None:
         events_read = len(read_events(folder.journal / SUPERVISOR))
-        start = (folder.path, os.getpid(), events_read, next_attempt(folder.journal))
+        start = (folder.path, os.getpid(), events_read, next_attempt(folder.journal), *what)
         folder.logs.mkdir(parents=True, exist_ok=True)
         self.log = folder.logs / LOG
         self.log.write_text("")
@@ -131,14 +116,20 @@ class OutletProcess(Listener):
                 start_new_session=True,  # Ctrl-C is for the run
             )
 
-    def ended(self, wait_s: float = WAIT_S) -> list[str]:
-        """Wait a moment for the process; return messages for the user."""
+    def ended(
+        self, wait_s: float = WAIT_S, say: Callable[[str], None] = lambda words: None
+    ) -> list[str]:
+        """Wait for the process, but not long for a slow service; return messages for the user."""
         if self.process is None or self.log is None:
             return []
         try:
-            code = self.process.wait(wait_s)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(min(SILENT_S, wait_s))
+            if self.process.poll() is None:
+                say("sending the last values to the outlets …")
+            code = self.process.wait(max(0.0, wait_s - SILENT_S))
         except subprocess.TimeoutExpired:
-            return [f"messages are still being sent, in the background; see {self.log}"]
+            return [f"values are still being sent, in the background; see {self.log}"]
         finally:
             self.process = None
         # The rest of the log is what the clients of the services print.
@@ -151,129 +142,17 @@ class OutletProcess(Listener):
         return [f"outlets failed, see {self.log}"] if code else told[-LINES:]
 
 
-@dataclass
-class OutletThread:
-    """An outlet in its own thread: a slow one delays neither the others nor the reader."""
-
-    outlet: Outlet
-    say: Callable[[str], None]
-    calls: queue.SimpleQueue[Callable[[], None] | None] = field(default_factory=queue.SimpleQueue)
-
-    @cached_property
-    def thread(self) -> threading.Thread:
-        return threading.Thread(target=self._work, daemon=True)
-
-    def _work(self) -> None:
-        while (call := self.calls.get()) is not None:
-            try:
-                call()
-            except Exception as error:  # reported, and this outlet stops
-                traceback.print_exc()
-                self.say(f"{self.outlet.name}: {type(error).__name__}: {error}; no more is sent")
-                return
+def unsent_outlets(folder: RunFolder) -> list[str]:
+    """Return the trackers that lack values which Penstock can still send."""
+    in_use = RunView(folder).run.log.outlets
+    return [
+        name
+        for name, delivery in read_deliveries(folder).items()
+        if name in in_use and name != "webhook" and not delivery.complete
+    ]
 
 
-@dataclass
-class RunFollower:
-    """Reads a run folder and calls its outlets until the run is over."""
-
-    folder: RunFolder
-    outlets: list[Outlet]
-    events_read: int  # events of the supervisor so far; older ones are not sent
-    first_attempt: int
-    say: Callable[[str], None]
-    patience_s: float = 300.0
-    alive: Callable[[], bool] = lambda: True
-    result: str = ""
-    _read: dict[Path, int] = field(default_factory=dict)
-    _summary_s: float = 0.0
-
-    @cached_property
-    def detector(self) -> AlertDetector:
-        return AlertDetector(now(), self.patience_s)
-
-    @cached_property
-    def threads(self) -> list[OutletThread]:
-        return [OutletThread(outlet, self.say) for outlet in self.outlets]
-
-    def run(self, poll_s: float = POLL_S) -> None:
-        """Follow the run until the supervisor's last event, its death, or the end of its folder."""
-        for thread in self.threads:
-            thread.thread.start()
-        while not self._has_begun() and self.alive() and not self._is_removed():
-            time.sleep(min(poll_s, 0.1))  # the first launch writes what identifies the run
-        if self._is_removed():
-            return
-        self._call_all(methodcaller("begin", RunView(self.folder)))
-        while not self.detector.over:
-            if self._is_removed():
-                return
-            alive = self.alive()  # before reading: its last events come first
-            self.poll()
-            if not alive and not self.detector.over:
-                self._send_alerts(self.detector.supervisor_died(now()))
-            elif not self.detector.over:
-                time.sleep(poll_s)
-        self._finish()
-
-    def _is_removed(self) -> bool:
-        """Return whether bad input ended the run before its first step, which leaves no folder."""
-        return not self.folder.path.exists()
-
-    def _has_begun(self) -> bool:
-        events = read_events(self.folder.journal / SUPERVISOR)
-        return bool(lines_of(events, InvocationStarted))
-
-    def poll(self) -> None:
-        """Read what is new and send it."""
-        # Points that were written before an event are on disk when the event is: read them after.
-        events = read_events(self.folder.journal / SUPERVISOR)[self.events_read :]
-        self.events_read += len(events)
-        for attempt, new in self._new_points():
-            self._call_all(methodcaller("send_points", new))
-            steps = [FinishedStep(float(p["t"]), int(p["step"]), attempt) for p in new]
-            self._send_alerts(self.detector.add_steps(steps))
-        for line in lines_of(events, InvocationEnded):
-            self.result = "" if line.event.result is ABSENT else str(line.event.result)
-        self._send_alerts(self.detector.add_supervisor_events(events))
-        self._send_alerts(self.detector.check_stall(now()))
-        if time.monotonic() >= self._summary_s:
-            self._send_summaries()
-
-    def _new_points(self) -> list[tuple[int, np.ndarray]]:
-        files = journal_files(self.folder.journal, "curve")
-        launched = [(f.attempt, f.path) for f in files if f.attempt >= self.first_attempt]
-        return new_points(launched, self._read)
-
-    def _send_summaries(self) -> None:
-        began = time.thread_time()
-        view = RunView(self.folder)
-        _ = view.account, view.curve, view.validation  # in this thread, once for all of them
-        self._call_all(methodcaller("send_summary", view))
-        spent = time.thread_time() - began
-        self._summary_s = time.monotonic() + max(SUMMARY_S, spent / SUMMARY_SHARE)
-
-    def _send_alerts(self, alerts: list[Alert]) -> None:
-        for alert in alerts:
-            self._call_all(methodcaller("send_alert", alert))
-
-    def _call_all(self, call: Callable[[Outlet], None]) -> None:
-        for thread in self.threads:
-            thread.calls.put(partial(call, thread.outlet))
-
-    def _finish(self) -> None:
-        self._send_summaries()
-        self._call_all(methodcaller("close", self.result or "killed"))
-        until = time.monotonic() + LAST_S
-        for thread in self.threads:
-            thread.calls.put(None)
-        for thread in self.threads:
-            thread.thread.join(max(0.0, until - time.monotonic()))
-            if thread.thread.is_alive():
-                self.say(f"{thread.outlet.name}: not everything was sent in {LAST_S:.0f} s")
-
-
-def main(path: str, parent: str, events_read: str, first_attempt: str) -> None:
+def main(path: str, parent: str, events_read: str, first_attempt: str, what: str = "") -> None:
     """Follow a run from its folder; `parent` is the process id of its supervisor."""
     os.nice(10)  # the cores belong to the ranks
     folder = RunFolder(Path(path))
@@ -281,19 +160,35 @@ def main(path: str, parent: str, events_read: str, first_attempt: str) -> None:
     def say(words: str) -> None:
         print(words, flush=True)
 
-    view = RunView(folder)
+    wait_for_other(folder)
+    view, deliveries = RunView(folder), read_deliveries(folder)
+    outlets = build_outlets(view, say, int(first_attempt), deliveries)
+    if what == REST:
+        unsent = unsent_outlets(folder)
+        outlets = [outlet for outlet in outlets if outlet.name in unsent]
     follower = RunFollower(
         folder,
-        build_outlets(view, say, int(first_attempt)),
+        outlets,
         int(events_read),
         int(first_attempt),
         say,
         patience_s=2 * view.run.guard.timeout,
         alive=lambda: os.getppid() == int(parent),
+        deliveries=deliveries,
     )
-    follower.run()
+    if what == REST:
+        follower.send_rest()
+    else:
+        follower.run()
     sys.stdout.flush()
     os._exit(0)  # do not wait for threads that hang
+
+
+def wait_for_other(folder: RunFolder) -> None:
+    """Wait until the process of an earlier launch has sent its last values. The lock is kept."""
+    with suppress(OSError):  # a disk without locks
+        lock = os.open(folder.logs / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Whether the servers of a run's outlets answer, asked before the run starts.
+"""A check before a run starts that the servers of its outlets answer.
 
 The run does not wait for an outlet and does not end with one, so that this is a warning. It comes
 at the start, where someone is looking.
 """
 
+import http.client
 import socket
+import urllib.error
+import urllib.request
 from urllib.parse import urlsplit
 
 from penstock.run.schema.run import Run
@@ -12,6 +15,7 @@ from penstock.secret import masked
 from penstock.watch.outlets import mlflow_log, webhook
 
 PATIENCE_S = 2.0
+ANSWER_S = 10.0  # for a page of a service that is slow
 
 
 def unreachable(run: Run) -> list[str]:
@@ -27,6 +31,18 @@ def unreachable(run: Run) -> list[str]:
         for name, url in found
         if (why := _refusal(url))
     ]
+
+
+def answers(url: str) -> bool:
+    """Return whether a service answers a request, whatever the answer, unless it is an error."""
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER_S):
+            return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code < 500
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
 
 
 def _refusal(url: str) -> str:

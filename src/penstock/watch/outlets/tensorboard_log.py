@@ -7,7 +7,7 @@ because TensorBoard drops everything after the step to which a run goes back.
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.watch.outlets.tracker import (
     require_package,
     say_where,
 )
+from penstock.watch.outlets.waiting import ServiceWait
 
 EVENTS = "events"
 QUEUED = 1000  # records that may wait for the disk; then the writer blocks this outlet
@@ -56,6 +57,8 @@ class TensorboardLog:
 
     written: bool | str  # log.tensorboard
     say: Callable[[str], None]
+    wait: ServiceWait = field(default_factory=ServiceWait)
+    unsent: str = ""
     name: str = "tensorboard"
     folder: Path = Path()
     _values: Any = None  # TensorBoard's EventFileWriter

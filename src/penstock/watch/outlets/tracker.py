@@ -1,10 +1,9 @@
-"""What experiment trackers are given of a run. Each tracker only translates it.
+"""The values and events of a run that experiment trackers are sent. Each tracker translates them.
 
 `TrackerOutlet` is the outlet; W&B, TensorBoard, MLflow and Trackio are classes of the protocol
 `Tracker`, one file each. All of them get the same values under the same names.
 """
 
-import hashlib
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
@@ -16,27 +15,24 @@ import numpy as np
 
 from penstock import secret
 from penstock.errors import PenstockError
-from penstock.ledger.journal.events import (
-    EvaluateSpan,
-    InvocationStarted,
-    PairsRewarded,
-    TaskScoresEvent,
-)
-from penstock.ledger.journal.read import lines_of, read_events
-from penstock.ledger.journal.records import SUPERVISOR, journal_files
+from penstock.ledger.journal.events import EvaluateSpan, PairsRewarded, TaskScoresEvent
+from penstock.ledger.journal.records import journal_files
 from penstock.ledger.journal.values import number, whole
 from penstock.meter.clock import now
 from penstock.policy.restart import WELL
 from penstock.run.save import to_table
+from penstock.watch.facts.deliveries import Delivery, delivered_before, run_id
 from penstock.watch.facts.rewards import Rewards, held_out_rewards, training_rewards
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.outlets.alerts import Alert
-from penstock.watch.outlets.points import new_points
+from penstock.watch.outlets.points import first_points, new_points
+from penstock.watch.outlets.waiting import ServiceWait
 from penstock.watch.style.text import finite
 
 KEPT_STEPS = 50_000  # how far back a step that is made again is known
 FIELDS = ("loss", "tokens", "grad_norm", "learning_rate")
+SENT_LATER = "the next `penstock train` of the run sends the rest"
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,14 @@ class Tracker(Protocol):
 
     name: str
 
+    @property
+    def wait(self) -> ServiceWait:
+        """Since when the client waits for its service."""
+
+    @property
+    def unsent(self) -> str:
+        """The command that sends what the client keeps on this disk; empty if it keeps nothing."""
+
     def begin(self, run: TrackedRun) -> None:
         """Open the tracker's run, or continue it if it is there."""
 
@@ -87,16 +91,9 @@ class Tracker(Protocol):
         """Send what is left and close the tracker's run."""
 
 
-def run_id(view: RunView) -> str:
-    """Return an id: the same for every launch of a run, another for a new run of the same name."""
-    launches = lines_of(read_events(view.folder.journal / SUPERVISOR), InvocationStarted)
-    born = f"{launches[0].t:.6f}" if launches else ""
-    return hashlib.sha256(f"{view.folder.name}\n{born}".encode()).hexdigest()[:12]
-
-
 def tracked_run(view: RunView) -> TrackedRun:
     config = {**secret.visible_table(to_table(view.run)), "plan": _plan_values(view)}
-    return TrackedRun(run_id(view), view.folder.name, view.folder.path, config)
+    return TrackedRun(run_id(view.folder), view.folder.name, view.folder.path, config)
 
 
 def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -150,12 +147,13 @@ class TrackerOutlet:
     """Decides what a tracker is sent, and when.
 
     A rollback or a resume makes steps again. Those with the same loss are not sent again; from the
-    first with another loss on, all are. Steps before `first_attempt` count as sent: an earlier
-    launch did that.
+    first with another loss on, all are. `delivered` is what earlier launches have sent; `begin`
+    sends what they have not. Without it, all before `first_attempt` counts as sent.
     """
 
     tracker: Tracker
     first_attempt: int = 0
+    delivered: Delivery | None = None
     _sent: SentSteps = field(default_factory=SentSteps)
     _validated: dict[int, float] = field(default_factory=dict)
     _rewarded: dict[int, dict[str, float]] = field(default_factory=dict)  # of pairs, by step
@@ -164,24 +162,46 @@ class TrackerOutlet:
     def __post_init__(self) -> None:
         self.name = self.tracker.name
 
+    @property
+    def wait(self) -> ServiceWait:
+        return self.tracker.wait
+
+    @property
+    def problem(self) -> str:
+        return ""  # a call that fails raises
+
+    @property
+    def kept(self) -> bool:
+        """Whether the client keeps on this disk what its service did not take."""
+        return bool(self.tracker.unsent)
+
+    @property
+    def remedy(self) -> str:
+        command = self.tracker.unsent
+        return f"`{command}` sends the rest" if command else SENT_LATER
+
     def begin(self, view: RunView) -> None:
+        sent = self.delivered or delivered_before(view, self.first_attempt)
         files = journal_files(view.folder.journal, "curve")
         earlier = [(f.attempt, f.path) for f in files if f.attempt < self.first_attempt]
-        for _, points in new_points(earlier, {}):
+        for _, points in first_points(earlier, sent.points):
             for point in points[-KEPT_STEPS:]:
                 self._sent.add(int(point["step"]), float(point["loss"]))
         for line in view.rank_events_of(EvaluateSpan):
             step, loss = whole(line.event.step), number(line.event.val_loss)
-            if step is not None and loss is not None and (line.attempt or 0) < self.first_attempt:
+            if step is not None and loss is not None and sent.has(line):
                 self._validated[step] = loss
         for rewarded in view.rank_events_of(PairsRewarded):
             one = Rewards.of(rewarded.event)
-            if one is not None and (rewarded.attempt or 0) < self.first_attempt:
+            if one is not None and sent.has(rewarded):
                 self._rewarded[one.step] = reward_values("rewards", one)
         for scored in view.rank_events_of(TaskScoresEvent):
-            if (scored.attempt or 0) < self.first_attempt:
+            if sent.has(scored):
                 self._scored = max(self._scored, whole(scored.event.step) or 0)
         self.tracker.begin(tracked_run(view))
+        read = {path: sent.points.get(path.name, 0) for _, path in earlier}
+        for _, points in new_points(earlier, read):
+            self.send_points(points)
 
     def send_points(self, points: np.ndarray) -> None:
         rows: list[LoggedValues] = []

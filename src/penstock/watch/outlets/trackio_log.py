@@ -7,12 +7,13 @@ sent over the network.
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.watch.outlets.alerts import PROBLEMS, Alert
 from penstock.watch.outlets.tracker import LoggedValues, TrackedRun, require_package, say_where
+from penstock.watch.outlets.waiting import ServiceWait
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables that send a run elsewhere
 
@@ -37,6 +38,8 @@ class TrackioLog:
 
     written: str  # log.trackio
     say: Callable[[str], None]
+    wait: ServiceWait = field(default_factory=ServiceWait)
+    unsent: str = ""
     name: str = "trackio"
     run: Any = None  # the client's
     _last: int = -1  # step

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.secret import masked
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.outlets.alerts import Alert, sentence
+from penstock.watch.outlets.waiting import ServiceWait
 
 ANSWER_S = 10.0  # for one try
 GIVE_UP_S = 60.0  # for one message
@@ -55,13 +56,28 @@ class Webhook:
     pause: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     name: str = "webhook"
+    wait: ServiceWait = field(default_factory=ServiceWait)
     sent: int = 0
+    undelivered: list[str] = field(default_factory=list)  # events
     loss: float | None = None
     _opener: urllib.request.OpenerDirector = field(init=False)
 
     def __post_init__(self) -> None:
         # A redirect would carry the message, and its secret path, somewhere the user did not name.
         self._opener = urllib.request.build_opener(_NoRedirect())
+
+    @property
+    def kept(self) -> bool:
+        return False
+
+    @property
+    def remedy(self) -> str:
+        return f"messages are not sent later; `penstock report {self.run}` says how the run went"
+
+    @property
+    def problem(self) -> str:
+        events = ", ".join(self.undelivered)
+        return f"not delivered: {events}; {self.remedy}" if events else ""
 
     def begin(self, view: RunView) -> None:
         """Do nothing: there is no connection to open."""
@@ -75,8 +91,10 @@ class Webhook:
 
     def send_alert(self, alert: Alert) -> None:
         body = json.dumps(self.message(alert)).encode()
-        problem, tries = self._deliver(body)
+        with self.wait.for_answer():
+            problem, tries = self._deliver(body)
         if problem:
+            self.undelivered.append(alert.event)
             after = f"after {tries} tries" if tries > 1 else "at once"
             self.say(f"webhook: '{alert.event}' was not delivered, given up {after}: {problem}")
         else:
@@ -110,6 +128,8 @@ class Webhook:
             problem, wait_s = self._post(body)
             if not problem or wait_s is None:
                 return problem, tries
+            if wait_s:
+                self.wait.heard(wait_s)  # it answered, and named the time itself
             wait_s = max(wait_s, pause_s)
             if self.clock() - began + wait_s > self.give_up_s:
                 return problem, tries

@@ -100,6 +100,7 @@ class TerminalDisplay(Listener):
                 markup=False,
             )
         if how.finished:
+            self.outlets.resuming(how, folder)
             return
         if how.exists and not _was_launched(how, launch := folder.read_launch_record(), folder):
             if launch.forked_from is None:
@@ -229,7 +230,7 @@ class TerminalDisplay(Listener):
             self._end_stage()
             self._leave()
         finally:
-            messages = self.outlets.ended()
+            messages = self.outlets.ended(say=lambda words: self._say(words, "dim"))
         for words in messages:
             self._say(words, "dim")
 

@@ -33,7 +33,7 @@ MOST_CHECKPOINTS = 8
 MOST_DEVICES = 64
 MOST_SCORES = 64
 MOST_DISRUPTIONS, MOST_SAVES = 200, 400
-# What a half-written or damaged run folder raises in a reader.
+# Errors that a half-written or damaged run folder raises in a reader.
 UNREADABLE = (
     PenstockError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     RecursionError,

@@ -118,7 +118,7 @@ class PageServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called by `serve_forever` at least twice a second."""
+        """Do regular work; `serve_forever` calls this at least twice a second."""
         self.connections.end_silent()
 
     def close(self) -> None:

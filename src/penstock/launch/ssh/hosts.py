@@ -77,7 +77,7 @@ def nodes_of(section: SshSection) -> dict[str, SshHost]:
 
 @dataclass(frozen=True)
 class SshAnswer:
-    """What a command on a host said; `code` is None where it did not end in time."""
+    """The output of a command on a host; `code` is None if it did not end in time."""
 
     code: int | None
     out: str

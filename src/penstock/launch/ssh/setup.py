@@ -15,8 +15,8 @@ from pathlib import Path
 import penstock
 from penstock import __version__
 from penstock.errors import PenstockError, RunFailed
-from penstock.launch.engines import ssh_checks
-from penstock.launch.engines.ssh_hosts import (
+from penstock.launch.ssh import checks
+from penstock.launch.ssh.hosts import (
     Ssh,
     SshAnswer,
     SshHost,
@@ -42,7 +42,7 @@ def set_up(run: Run, say: Say) -> None:
             f'--setup: it prepares hosts of cluster.launcher = "ssh", and this run has '
             f'"{run.cluster.launcher}"; leave it out'
         )
-    if wrong := ssh_checks.section_refusals(run):
+    if wrong := checks.section_refusals(run):
         raise PenstockError("\n".join(wrong))
     venv = venv_of(run.cluster.ssh.python)
     ssh, nodes = connected(run.cluster.ssh), nodes_of(run.cluster.ssh)
@@ -74,7 +74,7 @@ def venv_of(python: str) -> str:
 
 def _prepare(ssh: Ssh, host: SshHost, venv: str, wheel: bytes, pins: str, say: Say) -> str:
     """Prepare one host; return why not where it fails."""
-    looked = ssh_checks.look(ssh, host, "~")
+    looked = checks.look(ssh, host, "~")
     if isinstance(looked, dict) and looked["penstock"] == __version__ and looked["torch"]:
         say(f"has Penstock {__version__} in {venv}; nothing to install")
         return ""

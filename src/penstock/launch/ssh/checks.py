@@ -12,7 +12,7 @@ from typing import Any
 from penstock import __version__
 from penstock.data.store.objects import is_url
 from penstock.errors import RunFailed, system_error
-from penstock.launch.engines.ssh_hosts import (
+from penstock.launch.ssh.hosts import (
     Ssh,
     SshAnswer,
     SshHost,
@@ -21,7 +21,7 @@ from penstock.launch.engines.ssh_hosts import (
     is_missing_command,
     nodes_of,
 )
-from penstock.launch.engines.ssh_node import MODULE
+from penstock.launch.ssh.node import MODULE
 from penstock.plan.life.recovery import CHECKPOINT_BYTES
 from penstock.run.schema.run import Run
 
@@ -83,7 +83,7 @@ def host_refusals(
 
 def look(ssh: Ssh, host: SshHost, folder: str) -> dict[str, Any] | str:
     """Look at a host by a script that needs nothing but Python; return why not where it fails."""
-    script = files("penstock.launch.engines").joinpath("ssh_look.py").read_text()
+    script = files("penstock.launch.ssh").joinpath("look.py").read_text()
     try:
         answer = ssh.run(host, ssh.python("-", folder), script)
     except Unreachable as error:

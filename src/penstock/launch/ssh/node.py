@@ -1,4 +1,4 @@
-"""The host's side of the ssh engine: `python -m penstock.launch.engines.ssh_node VERB`.
+"""The host's side of the ssh engine: `python -m penstock.launch.ssh.node VERB`.
 
     ready    what stands against a start here: the run runs already, a store cannot be reached
     sees     whether a file is there, which tells whether machines share a folder
@@ -28,7 +28,7 @@ from penstock.home import home
 from penstock.private import private_folder
 
 JOB = "PENSTOCK_JOB"
-MODULE = "penstock.launch.engines.ssh_node"
+MODULE = "penstock.launch.ssh.node"
 KILL_S = 20.0  # from SIGKILL until a process is gone
 _POLL_S = 0.1
 _PROCESS, _ENDED, _RUN_FOLDER = "process.json", "ended.json", "run-folder"
