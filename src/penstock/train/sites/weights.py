@@ -7,7 +7,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from penstock.errors import PenstockError
-from penstock.train.codecs.codec import check_content, check_finite
+from penstock.train.codecs.codec import check_content, check_finite, encoded_bytes
 from penstock.train.replicas.outer import HEADER, OuterStep
 
 
@@ -21,7 +21,7 @@ class SiteWeights:
     @property
     def message_bytes(self) -> int:
         """Bytes of what a site publishes."""
-        return HEADER.size + self.outer.codec.encoded_bytes(self.outer.layout.length)
+        return HEADER.size + encoded_bytes(self.outer.codec, self.outer.layout.length)
 
     def message(self, tokens: int) -> tuple[bytes, Tensor | None]:
         """Return the difference that `tokens` of training have made, and what is owed then."""
