@@ -1,5 +1,6 @@
 """Sites as threads over a folder: real objects, equal weights, attacks, and sites that die."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,10 @@ from penstock.errors import PenstockError
 from penstock.policy.sites import SiteLease, SitePosition
 from penstock.train.replicas.outer import HEADER
 from penstock.train.sites import objects
+from penstock.train.sites.bucket import MOST_ROUND_BYTES
 from site_members import SECRET, SavedSite, Site, reference, together
+
+LARGE = 1 << 30  # bytes
 
 
 @pytest.mark.parametrize("codec", ["none", "int2"])
@@ -35,7 +39,8 @@ def test_a_site_dies_another_joins_and_all_is_trained_on_once(tmp_path: Path) ->
     together(a.live, lambda: b.live(leases=1))
     c = Site(tmp_path, "c")
     c.outer.weights["a"].add_(1.0)  # what a newcomer begins with is not what the run began with
-    c.outer.anchor.add_(1.0)
+    for part in c.outer.views(c.outer.anchor).values():
+        part.add_(1.0)
     assert c.live() == "end"
     assert torch.equal(a.outer.anchor, c.outer.anchor)
     merged = {lease for site in (a, b) for lease in site.leases}
@@ -94,6 +99,9 @@ def poison(site: Site, kind: str) -> None:
         forged(site, name, payload=good, **(work | {"lease": 7}))
     elif kind == "round":
         place.put("rounds/000003", b"no round")
+    elif kind == "large round":
+        place.put("rounds/000003", b"")
+        os.truncate(Path(str(place)) / "rounds/000003", LARGE)  # sparse: it takes no room
 
 
 @pytest.mark.parametrize(
@@ -108,6 +116,7 @@ def poison(site: Site, kind: str) -> None:
         ("replayed", "a copy of another object"),
         ("untrained", "is work of round 1 on lease 7, merged or given out again"),
         ("round", "is not signed"),
+        ("large round", f"has {LARGE} bytes, and {MOST_ROUND_BYTES} are the most"),
     ],
 )
 def test_attacks_are_refused_by_name_and_the_run_goes_on(
@@ -124,7 +133,8 @@ def test_attacks_are_refused_by_name_and_the_run_goes_on(
     told = [(site, text) for one in (a, b) for site, text in one.refused]
     assert told
     assert all(why in text for _, text in told)
-    assert {site for site, _ in told} == {"rounds/000003" if kind == "round" else "evil"}
+    assert {site for site, _ in told} == {"rounds/000003" if "round" in kind else "evil"}
+    assert a.member.bucket.received_bytes < LARGE / 10  # it was never read
     assert sorted([*a.leases, *b.leases]) == list(range(8))
 
 

@@ -25,11 +25,12 @@ from typing import Any
 from blake3 import blake3
 
 from penstock.data.store.meeting_place import MeetingPlace, ObjectStore, SharedFolder
-from penstock.data.store.objects import is_url
+from penstock.data.store.objects import ObjectTooLarge, is_url
 from penstock.errors import PenstockError, RunFailed
 from penstock.policy.sites import Members, Publication, SitesRules, SitesState
 from penstock.train.sites.objects import HEAD_BYTES, BadObject, NotSigned, seal, unseal
 
+MOST_ROUND_BYTES = 16 << 20  # of the record of a round: about 200 for each site
 MOST_BAD = 100  # strangers' objects in the place of one round that are passed over
 MOST_DELETED = 8  # rounds that are deleted at a time, so that a site does not wait for it long
 Refuse = Callable[[str, str], None]  # the site (or object), and why
@@ -85,7 +86,7 @@ class SitesBucket:
         if anchor:
             self.place.create(_round(0, 0), seal(_round(0, 0), table, b"", self.secret))
         try:
-            found, _ = self._get(_round(0, 0))
+            found, _ = self._get(_round(0, 0), MOST_ROUND_BYTES)
         except FileNotFoundError:
             raise RunFailed(
                 f"{self.place}: the run of this site is not there: the bucket was emptied, or is "
@@ -214,7 +215,7 @@ class SitesBucket:
             self.sent_bytes += len(content)
             return
         try:
-            there, _ = unseal(name, self.place.get(name), self.secret)
+            there, _ = self._get(name, self._most_published)
         except BadObject as error:  # a stranger was first; no round can have taken that in
             self.refuse(self.site, f"{name} {error}")
             self.place.put(name, content)
@@ -242,9 +243,11 @@ class SitesBucket:
         if said.content not in self._content:
             name = _published(said.base, said.site)
             try:
-                _, payload = self._get(name)
+                _, payload = self._get(name, self._most_published)
             except FileNotFoundError:
                 raise RoundsGone(f"{name} was deleted") from None
+            except BadObject as error:
+                raise RunFailed(f"{self.place}/{name} was merged by a round, and {error}") from None
             if blake3(payload).hexdigest() != said.content:
                 raise RunFailed(f"{self.place}/{name} is not what its round has merged")
             self._content[said.content] = payload
@@ -261,7 +264,7 @@ class SitesBucket:
         content = seal(name, table, payload, self.secret)
         if not self.place.create(name, content):
             try:
-                self._get(name)  # by this site, before it was restarted
+                self._get(name, self._most_snapshot)  # by this site, before it was restarted
                 return
             except BadObject as error:  # a stranger was first
                 self._refuse_once(name, str(error))
@@ -276,12 +279,12 @@ class SitesBucket:
             if name.rpartition("/")[2].isdecimal()
         }
         for number in sorted(sizes, reverse=True):
-            name, most = _snapshot(number), HEAD_BYTES + self.snapshot_bytes
+            name = _snapshot(number)
             try:
-                if sizes[number] > most:
-                    raise BadObject(f"has {sizes[number]} bytes, and {most} are the most")
+                if sizes[number] > self._most_snapshot:
+                    raise _too_large(sizes[number], self._most_snapshot)
                 if self.begin_at(number):
-                    return number, self._get(name)[1]
+                    return number, self._get(name, self._most_snapshot)[1]
             except BadObject as error:
                 self._refuse_once(name, str(error))
             except FileNotFoundError:
@@ -338,8 +341,8 @@ class SitesBucket:
         if key in self._seen:
             return self._seen[key]
         said, why, final = None, "", True
-        if size > HEAD_BYTES + self.about.bytes:
-            why, final = f"has {size} bytes, and {self.about.bytes} are the most", False
+        if size > self._most_published:
+            why, final = str(_too_large(size, self._most_published)), False
         else:
             try:
                 said = self._read_published(site, base)
@@ -359,7 +362,7 @@ class SitesBucket:
             self.refuse(what, why)
 
     def _read_published(self, site: str, base: int) -> Publication:
-        table, payload = self._get(_published(base, site))
+        table, payload = self._get(_published(base, site), self._most_published)
         if table.get("fingerprint") != self.about.fingerprint:
             raise BadObject("is of a run with another fingerprint")
         lease, needs, snapshot = (table.get(name) for name in ("lease", "needs", "snapshot"))
@@ -376,8 +379,20 @@ class SitesBucket:
         self._content[content] = payload
         return Publication(site, base, lease, content, needs, snapshot)
 
-    def _get(self, name: str) -> tuple[dict[str, Any], bytes]:
-        content = self.place.get(name)
+    @property
+    def _most_published(self) -> int:
+        return HEAD_BYTES + self.about.bytes
+
+    @property
+    def _most_snapshot(self) -> int:
+        return HEAD_BYTES + self.snapshot_bytes
+
+    def _get(self, name: str, most_bytes: int) -> tuple[dict[str, Any], bytes]:
+        """Return an object of this run. Any other is `BadObject`; a larger one is not read."""
+        try:
+            content = self.place.get(name, most_bytes)
+        except ObjectTooLarge as error:
+            raise _too_large(error.size, most_bytes) from None
         self.received_bytes += len(content)
         return unseal(name, content, self.secret)
 
@@ -388,7 +403,7 @@ class SitesBucket:
         """Return the table of a round, or None if it was not written yet."""
         for tried in range(MOST_BAD):
             try:
-                return self._get(_round(number, tried))[0]
+                return self._get(_round(number, tried), MOST_ROUND_BYTES)[0]
             except FileNotFoundError:
                 return None
             except BadObject as error:
@@ -404,7 +419,7 @@ class SitesBucket:
                 self.sent_bytes += len(content)
                 return
             try:
-                self._get(name)
+                self._get(name, MOST_ROUND_BYTES)
                 return  # another site was first
             except BadObject:
                 continue
@@ -449,6 +464,10 @@ def _number_in(name: str) -> int:
     """Return the number of a round or a snapshot by its name; -1 for a stranger's name."""
     written = name.rpartition("/")[2].partition(".")[0]
     return int(written) if written.isdecimal() else -1
+
+
+def _too_large(size: int, most: int) -> NotSigned:
+    return NotSigned(f"has {size} bytes, and {most} are the most")
 
 
 def _is_number(value: object) -> bool:
