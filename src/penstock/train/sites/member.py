@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.policy import sites as policy
 from penstock.policy.sites import SiteAction, SiteLease, SitePosition, SitesState
 from penstock.train.sites.bucket import RoundsGone, SitesBucket
-from penstock.train.sites.weights import SiteWeights
+from penstock.train.sites.weights import MemberWeights
 
 LONGEST_PAUSE_S = 2.0
 Answer = TypeVar("Answer")
@@ -25,7 +25,7 @@ class SiteMember:
     """One site among those that meet in a bucket."""
 
     bucket: SitesBucket
-    weights: SiteWeights
+    weights: MemberWeights
     snapshot_every: int
     merged: Callable[["MergedRound"], None]  # is told of every round
     dropped: Callable[[int, int], None]  # of a lease that was given out again: number, round
@@ -167,9 +167,8 @@ class SiteMember:
         if said.lease is None:
             self.bucket.publish(said, b"")
         elif not self.published:
-            payload, owed = self.weights.message(self.tokens)
-            self.bucket.publish(said, payload)
-            self.weights.keep_owed(owed)
+            self.bucket.publish(said, self.weights.message(self.tokens))
+            self.weights.keep_owed()
             self.published = True
             self.work_published()
         found, rules = self.bucket.candidates(), self.bucket.rules
@@ -190,7 +189,8 @@ class SiteMember:
         began = self.here
         if began.trained and not self.published and not action.dropped:
             # Work that was done again after a restart: its first publication is merged already.
-            self.weights.keep_owed(self.weights.message(self.tokens)[1])
+            self.weights.message(self.tokens)
+            self.weights.keep_owed()
             self.published = True
         for number in range(self.here.at + 1, action.to + 1):
             self._merge(number)
