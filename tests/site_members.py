@@ -20,7 +20,7 @@ from penstock.train.sites.member import (
     load_position,
     saved_position,
 )
-from penstock.train.sites.weights import SiteWeights
+from penstock.train.sites.weights import PART_BYTES, SiteWeights
 from penstock.train.sites.whole import WholeModel
 
 SECRET = b"a secret that all of them share"
@@ -86,7 +86,8 @@ class Site:
         self.outer = outer_step(rules.pop("codec", "int4"))
         held = self.outer.weights
         whole = WholeModel(held, [list(held)], OneRank(), self.outer.codec.block, BUCKET_VALUES)
-        weights = SiteWeights(self.outer, whole)
+        part_bytes = rules.pop("part_bytes", PART_BYTES)
+        weights = SiteWeights(self.outer, whole, part_bytes=part_bytes)
         own = SitesRules(**({"cut": CUT, "needed": 1, "late": 2, "grace_s": 0.5} | rules))
         cut = own.cut
         about = SitesRun(
@@ -101,7 +102,7 @@ class Site:
             rules=own,
             refuse=lambda site, why: self.refused.append((site, why)),
             check=weights.check,
-            snapshot_bytes=weights.snapshot_bytes,
+            snapshot_sizes=weights.snapshot_sizes,
         )
         self.member = SiteMember(
             bucket=bucket,

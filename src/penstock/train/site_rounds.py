@@ -124,7 +124,7 @@ class SiteRounds:
             rules=rules,
             refuse=self._refused,
             check=weights.check,
-            snapshot_bytes=weights.snapshot_bytes,
+            snapshot_sizes=weights.snapshot_sizes,
         )
         self.member = SiteMember(
             bucket=self.bucket,

@@ -5,6 +5,7 @@
                                   and what follows (who holds which lease)
     published/000006/berlin       what a site says since round 6: its work, or that it is ready
     snapshots/000100              weights and outer momentum after a round
+    snapshots/000100.part3        the same of a large model; then 000100 names the hashes of parts
 
 Every object is created once and never changed, so a round that two sites write at the same time is
 that of the one who was first. Anything else under these names is refused by the name of its site,
@@ -17,7 +18,7 @@ been away for too long: it joins anew (`RoundsGone`).
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class SitesBucket:
     rules: SitesRules
     refuse: Refuse
     check: Callable[[bytes], str]  # why the bytes of a publication cannot be merged; empty if so
-    snapshot_bytes: int
+    snapshot_sizes: list[int]  # bytes of its parts
     # After each round that this site knows, in order: what follows from it, and its table.
     states: list[SitesState] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -257,10 +258,23 @@ class SitesBucket:
         """Drop the bytes of a publication that this site has merged."""
         self._content.pop(said.content, None)
 
-    def put_snapshot(self, number: int, payload: bytes) -> None:
-        """Store weights and momentum after a round, unless they are there."""
-        name = _snapshot(number)
-        table = {"kind": "snapshot", "number": number, **self._run_fields()}
+    def put_snapshot(self, number: int, part: Callable[[int], bytes]) -> None:
+        """Store weights and momentum after a round, unless they are there; `part` gives a part.
+
+        One of several parts is a snapshot once its last object is there, which names the others.
+        """
+        about = {"kind": "snapshot", "number": number, **self._run_fields()}
+        if len(self.snapshot_sizes) == 1:
+            self._put_snapshot_object(_snapshot(number), about, part(0))
+            return
+        hashes = []
+        for which in range(len(self.snapshot_sizes)):
+            payload = part(which)
+            hashes.append(blake3(payload).hexdigest())
+            self._put_snapshot_object(_snapshot(number, which), about | {"part": which}, payload)
+        self._put_snapshot_object(_snapshot(number), about | {"parts": hashes}, b"")
+
+    def _put_snapshot_object(self, name: str, table: dict[str, Any], payload: bytes) -> None:
         content = seal(name, table, payload, self.secret)
         if not self.place.create(name, content):
             try:
@@ -271,8 +285,9 @@ class SitesBucket:
                 self.place.put(name, content)
         self.sent_bytes += len(content)
 
-    def begin_at_snapshot(self) -> tuple[int, bytes] | None:
-        """Know the rounds from that of the newest snapshot on; return its number and its bytes."""
+    def begin_at_snapshot(self, load: Callable[[int, bytes], None]) -> int | None:
+        """Know the rounds from that of the newest snapshot on, and load its parts; return its
+        number, or None if there is none."""
         sizes = {
             int(name.rpartition("/")[2]): size
             for name, size in self.place.list("snapshots").items()
@@ -284,12 +299,29 @@ class SitesBucket:
                 if sizes[number] > self._most_snapshot:
                     raise _too_large(sizes[number], self._most_snapshot)
                 if self.begin_at(number):
-                    return number, self._get(name, self._most_snapshot)[1]
+                    for which, payload in self._snapshot_parts(number):
+                        load(which, payload)
+                    return number
             except BadObject as error:
                 self._refuse_once(name, str(error))
             except FileNotFoundError:
                 continue  # deleted since it was listed
         return None
+
+    def _snapshot_parts(self, number: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the parts of a snapshot; none of them if it does not name as many as expected."""
+        table, payload = self._get(_snapshot(number), self._most_snapshot)
+        hashes = table.get("parts")
+        if hashes is None:
+            yield 0, payload
+            return
+        if not isinstance(hashes, list) or len(hashes) != len(self.snapshot_sizes):
+            raise BadObject(f"does not name {len(self.snapshot_sizes)} parts")
+        for which, expected in enumerate(hashes):
+            _, payload = self._get(_snapshot(number, which), self._most_snapshot)
+            if blake3(payload).hexdigest() != expected:
+                raise BadObject(f"has another part {which} than it names")
+            yield which, payload
 
     def clean(self) -> None:
         """Delete what nobody needs after the newest round: the oldest first, some at a time.
@@ -385,7 +417,7 @@ class SitesBucket:
 
     @property
     def _most_snapshot(self) -> int:
-        return HEAD_BYTES + self.snapshot_bytes
+        return HEAD_BYTES + max(self.snapshot_sizes)
 
     def _get(self, name: str, most_bytes: int) -> tuple[dict[str, Any], bytes]:
         """Return an object of this run. Any other is `BadObject`; a larger one is not read."""
@@ -456,8 +488,8 @@ def _published(base: int, site: str) -> str:
     return f"published/{base:06d}/{site}"
 
 
-def _snapshot(number: int) -> str:
-    return f"snapshots/{number:06d}"
+def _snapshot(number: int, part: int | None = None) -> str:
+    return f"snapshots/{number:06d}" + ("" if part is None else f".part{part}")
 
 
 def _number_in(name: str) -> int:

@@ -121,8 +121,8 @@ class LedWeights:
         return self._own.message_bytes
 
     @property
-    def snapshot_bytes(self) -> int:
-        return self._own.snapshot_bytes
+    def snapshot_sizes(self) -> list[int]:
+        return self._own.snapshot_sizes
 
     def check(self, payload: bytes) -> str:
         return self._own.check(payload)
@@ -142,11 +142,11 @@ class LedWeights:
     def anchor_hash(self) -> str:
         return self._all("anchor_hash")
 
-    def snapshot(self) -> bytes:
-        return self._all("snapshot")
+    def snapshot(self, part: int) -> bytes:
+        return self._all("snapshot", part)
 
-    def load_snapshot(self, payload: bytes) -> None:
-        self._lead.order(Order("load_snapshot", (payload,), (b"",)))
+    def load_snapshot(self, part: int, payload: bytes) -> None:
+        self._lead.order(Order("load_snapshot", (part, payload), (part, b"")))
 
     def _all(self, method: str, *given: int) -> Any:
         return self._lead.order(Order(method, given, given))

@@ -97,10 +97,9 @@ class SiteMember:
 
     def _begin_at_snapshot(self) -> bool:
         """Start from the newest snapshot; False if there is none."""
-        if (found := self.bucket.begin_at_snapshot()) is None:
+        number = self.bucket.begin_at_snapshot(self.weights.load_snapshot)
+        if number is None:
             return False
-        number, payload = found
-        self.weights.load_snapshot(payload)
         self.bucket.read_rounds()
         newest = self.bucket.newest
         # A lease that a site of this name holds is still its own. With rounds to merge that is
@@ -231,7 +230,7 @@ class SiteMember:
         newer = number > max(bucket.newest.snapshots, default=0)  # else it is there already
         if number % self.snapshot_every == 0 and by == self.site and newer:
             with contextlib.suppress(OSError):  # newcomers start from the one before
-                bucket.put_snapshot(number, self.weights.snapshot())
+                bucket.put_snapshot(number, self.weights.snapshot)
                 self.snapshot = number
         self.merged(
             MergedRound(

@@ -24,6 +24,11 @@ from penstock.train.codecs.codec import (
 from penstock.train.replicas.outer import HEADER, OuterStep
 from penstock.train.sites.whole import Bucket, WholeModel
 
+# Of a snapshot, which is an object of its own: it may be 80 GB, and S3 takes 5 GB at once. All
+# sites of a run must cut alike.
+PART_BYTES = 512 << 20
+Part = list[tuple[Mapping[str, Tensor], Bucket]]  # buckets, of the anchor or of the momentum
+
 
 class MemberWeights(Protocol):
     """The weights of a site, as the one that talks to the bucket uses them."""
@@ -33,8 +38,8 @@ class MemberWeights(Protocol):
         """Bytes of what a site publishes."""
 
     @property
-    def snapshot_bytes(self) -> int:
-        """Bytes of a snapshot."""
+    def snapshot_sizes(self) -> list[int]:
+        """Bytes of each part of a snapshot."""
 
     def message(self, tokens: int) -> bytes:
         """Return the difference that `tokens` of training have made."""
@@ -54,11 +59,11 @@ class MemberWeights(Protocol):
     def anchor_hash(self) -> str:
         """Return the hash of anchor and outer momentum, on which all sites agree."""
 
-    def snapshot(self) -> bytes:
-        """Return anchor and outer momentum."""
+    def snapshot(self, part: int) -> bytes:
+        """Return a part of anchor and outer momentum."""
 
-    def load_snapshot(self, payload: bytes) -> None:
-        """Take anchor and outer momentum over from another site."""
+    def load_snapshot(self, part: int, payload: bytes) -> None:
+        """Take a part of anchor and outer momentum over from another site."""
 
 
 class SiteWeights:
@@ -69,7 +74,11 @@ class SiteWeights:
     """
 
     def __init__(
-        self, outer: OuterStep, whole: WholeModel, beat: Callable[[], None] = lambda: None
+        self,
+        outer: OuterStep,
+        whole: WholeModel,
+        beat: Callable[[], None] = lambda: None,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self.outer, self.whole = outer, whole
         self._beat = beat  # a sign of life: a bucket is done
@@ -77,14 +86,16 @@ class SiteWeights:
         self._hash: str | None = None  # of anchor and momentum as they are
         self._anchors, self._velocities = outer.views(outer.anchor), outer.views(outer.velocity)
         self._owed = {} if outer.owed is None else outer.views(outer.owed)
+        self._parts = list(self._cut_snapshot(part_bytes))
 
     @property
     def message_bytes(self) -> int:
         return HEADER.size + encoded_bytes(self.outer.codec, self.whole.layout.length)
 
     @property
-    def snapshot_bytes(self) -> int:
-        return 2 * self.whole.layout.length * self.outer.dtype.itemsize
+    def snapshot_sizes(self) -> list[int]:
+        item = self.outer.dtype.itemsize
+        return [sum(bucket.count for _, bucket in part) * item for part in self._parts]
 
     def loaded(self) -> None:
         """Note that the tensors were changed from outside: a checkpoint was loaded."""
@@ -175,47 +186,62 @@ class SiteWeights:
     def anchor_hash(self) -> str:
         if self._hash is None:
             found = blake3()
-            for values in self._gathered():
-                found.update(_to_bytes(values))
+            for part in self._parts:
+                for values in self._gathered(part):
+                    found.update(_to_bytes(values))
             self._hash = found.hexdigest()
         return self._hash
 
-    def snapshot(self) -> bytes:
-        return b"".join(_to_bytes(values) for values in self._gathered())
+    def snapshot(self, part: int) -> bytes:
+        return b"".join(_to_bytes(values) for values in self._gathered(self._parts[part]))
 
     @torch.no_grad()
-    def load_snapshot(self, payload: bytes) -> None:
+    def load_snapshot(self, part: int, payload: bytes) -> None:
         world, dtype = self.whole.world, self.outer.dtype
-        size = world.broadcast(len(payload))
-        if size != self.snapshot_bytes:
+        size, expected = world.broadcast(len(payload)), self.snapshot_sizes[part]
+        if size != expected:
             raise PenstockError(
-                f"a snapshot of {size} bytes in the bucket is of another model than this "
-                "one; put the model back as it is in the other sites"
+                f"a snapshot in the bucket has {size} bytes in part {part}, and {expected} were "
+                "expected: it is of another model than this one; put the model back as it is in "
+                "the other sites"
             )
-        self._hash = None
-        for number, held in enumerate((self._anchors, self._velocities)):
-            for bucket in self._buckets():
-                whole = self.whole.empty(bucket, dtype)
-                if world.lead:
-                    start = (number * self.whole.layout.length + bucket.start) * dtype.itemsize
-                    part = payload[start : start + bucket.count * dtype.itemsize]
-                    whole.copy_(_from_bytes(part).view(dtype))
-                world.broadcast_(whole)
-                for name, own, there in self.whole.own_rows(bucket, whole):
-                    _rows(held[name], own).copy_(there)
+        self._hash, start = None, 0
+        for held, bucket in self._parts[part]:
+            whole, stop = self.whole.empty(bucket, dtype), start + bucket.count * dtype.itemsize
+            if world.lead:
+                whole.copy_(_from_bytes(payload[start:stop]).view(dtype))
+            world.broadcast_(whole)
+            for name, own, there in self.whole.own_rows(bucket, whole):
+                _rows(held[name], own).copy_(there)
+            start = stop
+            self._beat()
+
+    def _cut_snapshot(self, part_bytes: int) -> Iterator[Part]:
+        """Cut anchor and then outer momentum into parts of at most so many bytes, or one bucket."""
+        part: Part = []
+        size = 0
+        for held in (self._anchors, self._velocities):
+            for bucket in self.whole.buckets:
+                more = bucket.count * self.outer.dtype.itemsize
+                if part and size + more > part_bytes:
+                    yield part
+                    part, size = [], 0
+                part.append((held, bucket))
+                size += more
+        yield part
 
     def _buckets(self) -> Iterator[Bucket]:
         for bucket in self.whole.buckets:
             yield bucket
             self._beat()
 
-    def _gathered(self) -> Iterator[Tensor]:
-        """Yield anchor and then outer momentum, a bucket at a time; rank 0 alone gets anything."""
-        for held in (self._anchors, self._velocities):
-            for bucket in self._buckets():
-                values = self.whole.gather(bucket, partial(_rows_of, held), self.outer.dtype)
-                if self.whole.world.lead:
-                    yield values
+    def _gathered(self, part: Part) -> Iterator[Tensor]:
+        """Yield the values of a part of a snapshot, a bucket at a time; only to rank 0."""
+        for held, bucket in part:
+            values = self.whole.gather(bucket, partial(_rows_of, held), self.outer.dtype)
+            self._beat()
+            if self.whole.world.lead:
+                yield values
 
     def _put(self, message: bytearray, bucket: Bucket, content: Tensor) -> None:
         """Put the bytes of a bucket to their places in a message."""
