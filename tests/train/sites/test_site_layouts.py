@@ -106,7 +106,7 @@ def exchanges(path: str, cases: Sequence[tuple[dict[str, int], str]], room: str)
         def first(own: Any, found: dict[str, Any] = found) -> None:
             found["first weights"] = own.anchor_hash()
             found["message"] = own.message(10)
-            own.keep_owed()
+            own.keep_owed(found["message"])
 
         def second(own: Any, found: dict[str, Any] = found, kept: Path = snapshot) -> None:
             found["again"] = own.message(30)
@@ -121,7 +121,7 @@ def exchanges(path: str, cases: Sequence[tuple[dict[str, int], str]], room: str)
 
         def third(own: Any, found: dict[str, Any] = found, kept: Path = snapshot) -> None:
             found["third"] = own.message(5)
-            own.keep_owed()
+            own.keep_owed(found["third"])
             own.merge([found["third"]], 1.0)
             found["moved"] = own.anchor_hash()
             for part, content in enumerate(found["snapshot"]):

@@ -1,5 +1,6 @@
 """Sites as threads over a folder: real objects, equal weights, attacks, and sites that die."""
 
+import contextlib
 import os
 import shutil
 from dataclasses import replace
@@ -62,6 +63,54 @@ def test_a_restarted_site_goes_on_where_it_was_saved(tmp_path: Path) -> None:
 
     together(a.live, dies_and_returns)
     assert torch.equal(again.outer.anchor, reference("int4"))
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_restarted_site_owes_by_what_it_has_published(tmp_path: Path, merged: bool) -> None:
+    """In another layout, or on a GPU, the steps that it takes again are rounded otherwise."""
+    a = Site(tmp_path, "a", codec="int2", grace_s=0.0)
+    saves: list[SavedSite] = []
+    a.worked = lambda: saves.append(SavedSite(a))
+    creates = a.place.create
+
+    def dies(name: str, content: bytes) -> bool:
+        if name == "rounds/000003" and not merged:
+            raise SystemExit
+        return creates(name, content)
+
+    a.place.create = dies  # type: ignore[method-assign]
+    with contextlib.suppress(SystemExit):
+        a.live(leases=3)
+    again = Site(tmp_path, "a", codec="int2", grace_s=0.0)
+    saves[1].load_into(again)
+    assert again.member.here.lease is not None
+    assert (again.member.here.lease.number, again.member.here.lease.base) == (1, 2)
+    for weight in again.outer.weights.values():
+        weight.mul_(1.01)
+    again.member.tokens += 10
+    again.member.trained()
+    weights, outer = again.member.weights, again.outer
+    keep_owed, seen = weights.keep_owed, []
+
+    def watched(payload: bytes) -> None:
+        sent = outer.codec.decode(
+            torch.frombuffer(bytearray(payload[HEADER.size :]), dtype=torch.uint8),
+            outer.layout.length,
+        )
+        owed = outer.anchor - outer.layout.pack(outer.weights, 0, outer.dtype) + outer.owed - sent
+        outer.layout.clear_gaps(owed, 0)
+        keep_owed(payload)
+        seen.append((payload, outer.owed.clone(), owed))
+
+    weights.keep_owed = watched  # type: ignore[method-assign]
+    other = weights.message(10)
+    again.live(leases=1, resumed=True)
+    payload, owed, expected = seen[0]
+    there = again.place.get("published/000002/a")
+    assert there.endswith(payload)
+    assert payload != other
+    assert torch.equal(owed, expected)
+    assert again.refused == []
 
 
 def forged(

@@ -98,8 +98,7 @@ def outer_bytes(job: Job, stage: int) -> OuterBytes:
 
     While a part is exchanged there are also copies of its weights and of their difference, its sum
     with what is owed and what the codec makes of it, and the messages of all replicas. The ranks of
-    a site work through the whole model one bucket at a time: beside that there is what will be owed
-    once the message is published.
+    a site work through the whole model one bucket at a time.
     """
     if not job.apart:
         return OuterBytes(0.0, 0.0)
@@ -109,8 +108,7 @@ def outer_bytes(job: Job, stage: int) -> OuterBytes:
     copies = 2 if codec.exact else 3
     if job.sync.sites:  # messages are on the host
         bucket = wide * min(BUCKET_VALUES, sum(published_tensors(job)))
-        owed = 0.0 if codec.exact else wide * held
-        return OuterBytes(kept=copies * wide * held, passing=owed + OF_A_BUCKET * bucket)
+        return OuterBytes(kept=copies * wide * held, passing=OF_A_BUCKET * bucket)
     coded = 0 if codec.exact else 2
     messages = (job.agreeing + 1) * codec.value_bytes * held / parts
     late = wide * held / parts + messages if parts > 1 else 0.0

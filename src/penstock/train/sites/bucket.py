@@ -206,23 +206,30 @@ class SitesBucket:
         self._create_round(number, table)
         self.check_newest()  # what was written into a gap is no round, and is never read
 
-    def publish(self, said: Publication, payload: bytes) -> None:
-        """Publish work on a lease, or that this site is ready for one."""
+    def publish(self, said: Publication, payload: bytes) -> bytes:
+        """Publish work on a lease, or that this site is ready for one; return what is published.
+
+        That is an earlier payload if this site was restarted since: in another layout, or on a
+        GPU, steps that are taken again may be rounded otherwise.
+        """
         table = asdict(said) | {"kind": "site", "by": self.identity, **self._run_fields()}
         del table["content"]
         name = _published(said.base, self.site)
         content = seal(name, table, payload, self.secret)
         if self.place.create(name, content):
             self.sent_bytes += len(content)
-            return
+            return payload
         try:
-            there, _ = self._get(name, self._most_published)
+            there, earlier = self._get(name, self._most_published)
         except BadObject as error:  # a stranger was first; no round can have taken that in
             self.refuse(self.site, f"{name} {error}")
             self.place.put(name, content)
-            return
+            return payload
         if there.get("by") != self.identity:
             self.refuse(self.site, f"{name} is of another run folder with the same sites.name")
+        elif payload and not self.check(earlier):
+            return earlier
+        return payload
 
     def candidates(self) -> Members:
         """Return what the next round may merge."""

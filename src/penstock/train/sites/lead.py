@@ -130,8 +130,8 @@ class LedWeights:
     def message(self, tokens: int) -> bytes:
         return self._all("message", tokens)
 
-    def keep_owed(self) -> None:
-        self._all("keep_owed")
+    def keep_owed(self, payload: bytes) -> None:
+        self._lead.order(Order("keep_owed", (payload,), (b"",)))
 
     def merge(self, payloads: list[bytes], share: float) -> None:
         self._lead.order(Order("merge", (payloads, share), ([], share)))

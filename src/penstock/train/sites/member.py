@@ -166,8 +166,8 @@ class SiteMember:
         if said.lease is None:
             self.bucket.publish(said, b"")
         elif not self.published:
-            self.bucket.publish(said, self.weights.message(self.tokens))
-            self.weights.keep_owed()
+            published = self.bucket.publish(said, self.weights.message(self.tokens))
+            self.weights.keep_owed(published)
             self.published = True
             self.work_published()
         found, rules = self.bucket.candidates(), self.bucket.rules
@@ -188,8 +188,9 @@ class SiteMember:
         began = self.here
         if began.trained and not self.published and not action.dropped:
             # Work that was done again after a restart: its first publication is merged already.
-            self.weights.message(self.tokens)
-            self.weights.keep_owed()
+            merged = self.bucket.members(action.to)
+            own = next(one for one in merged if one.site == self.site)
+            self.weights.keep_owed(self.bucket.content(own))
             self.published = True
         for number in range(self.here.at + 1, action.to + 1):
             self._merge(number)

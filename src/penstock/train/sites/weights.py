@@ -44,8 +44,8 @@ class MemberWeights(Protocol):
     def message(self, tokens: int) -> bytes:
         """Return the difference that `tokens` of training have made."""
 
-    def keep_owed(self) -> None:
-        """Owe what the codec has left out of the last message: it is published."""
+    def keep_owed(self, payload: bytes) -> None:
+        """Owe what a message leaves out of the difference that was to be sent: it is published."""
 
     def check(self, payload: bytes) -> str:
         """Return why what a site published cannot be merged; empty if it can."""
@@ -69,8 +69,8 @@ class MemberWeights(Protocol):
 class SiteWeights:
     """Anchor, outer momentum and weights of a site, on one of its ranks.
 
-    All ranks call all of it together, but `check` and what has no arguments and sends nothing. Only
-    rank 0 has payloads, and gets them; the others give and get empty ones.
+    All ranks call its methods together, but `check`, which rank 0 calls alone. Only rank 0 has
+    payloads, and gets them; the others give and get empty ones.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class SiteWeights:
     ) -> None:
         self.outer, self.whole = outer, whole
         self._beat = beat  # a sign of life: a bucket is done
-        self._pending: Tensor | None = None  # what is owed once the last message is published
         self._hash: str | None = None  # of anchor and momentum as they are
         self._anchors, self._velocities = outer.views(outer.anchor), outer.views(outer.velocity)
         self._owed = {} if outer.owed is None else outer.views(outer.owed)
@@ -99,42 +98,43 @@ class SiteWeights:
 
     def loaded(self) -> None:
         """Note that the tensors were changed from outside: a checkpoint was loaded."""
-        self._hash = self._pending = None
+        self._hash = None
 
     @torch.no_grad()
     def message(self, tokens: int) -> bytes:
         self._refuse_bad()
-        outer, codec = self.outer, self.outer.codec
-        lossy = outer.owed is not None
-        pending = torch.zeros_like(outer.owed) if outer.owed is not None and tokens else None
-        left_out = {} if pending is None else outer.views(pending)
-
-        def wanted(name: str, own: slice) -> Tensor:
-            anchor = _rows(self._anchors[name], own)
-            if lossy and not tokens:  # counts nothing, so nothing is taken from what is owed
-                return torch.zeros_like(anchor)
-            difference = anchor - _rows(outer.weights[name], own).to(outer.dtype)
-            return difference + _rows(self._owed[name], own) if lossy else difference
-
-        made = bytearray(self.message_bytes if self.whole.world.lead else 0)
-        made[: HEADER.size] = HEADER.pack(tokens) if made else b""
+        lossy = self.outer.owed is not None
+        # Without tokens it counts nothing, so nothing is taken from what is owed.
+        wanted = self._wanted if tokens or not lossy else self._nothing
+        lead = self.whole.world.lead
+        made = bytearray(self.message_bytes if lead else 0)
+        made[: HEADER.size] = HEADER.pack(tokens) if lead else b""
         for bucket in self._buckets():
-            values = self.whole.gather(bucket, wanted, outer.dtype)
-            content = codec.encode(values) if self.whole.world.lead else None
-            if content is not None:
-                self._put(made, bucket, content)
-            if pending is None:
-                continue
-            decoded = codec.decode(self._from_lead(bucket, content), bucket.count)
-            for name, own, there in self.whole.own_rows(bucket, decoded.to(outer.dtype)):
-                _rows(left_out[name], own).copy_(wanted(name, own) - there)
-        self._pending = pending
+            values = self.whole.gather(bucket, wanted, self.outer.dtype)
+            if lead:
+                self._put(made, bucket, self.outer.codec.encode(values))
         return bytes(made)
 
-    def keep_owed(self) -> None:
-        if self.outer.owed is not None and self._pending is not None:
-            self.outer.owed.copy_(self._pending)
-        self._pending = None
+    @torch.no_grad()
+    def keep_owed(self, payload: bytes) -> None:
+        lead, codec = self.whole.world.lead, self.outer.codec
+        head = HEADER.unpack(payload[: HEADER.size])[0] if lead else 0
+        if self.outer.owed is None or not self.whole.world.broadcast(head):
+            return
+        for bucket in self._buckets():
+            content = self._cut(payload, bucket) if lead else None
+            sent = codec.decode(self._from_lead(bucket, content), bucket.count)
+            for name, own, there in self.whole.own_rows(bucket, sent.to(self.outer.dtype)):
+                _rows(self._owed[name], own).copy_(self._wanted(name, own) - there)
+
+    def _wanted(self, name: str, own: slice) -> Tensor:
+        """Return rows of the difference to be sent, with what is owed from before."""
+        inner = _rows(self.outer.weights[name], own).to(self.outer.dtype)
+        difference = _rows(self._anchors[name], own) - inner
+        return difference + _rows(self._owed[name], own) if self._owed else difference
+
+    def _nothing(self, name: str, own: slice) -> Tensor:
+        return torch.zeros_like(_rows(self._anchors[name], own))
 
     def check(self, payload: bytes) -> str:
         """Return why what a site published cannot be merged; empty if it can. Rank 0 alone calls
@@ -166,7 +166,7 @@ class SiteWeights:
             mean = self.whole.empty(bucket, outer.dtype)
             for number, own in enumerate(tokens):
                 if own:
-                    content = self._cut(payloads[number], bucket) if payloads else None
+                    content = self._cut(payloads[number], bucket) if world.lead else None
                     decoded = outer.codec.decode(self._from_lead(bucket, content), bucket.count)
                     mean.add_(decoded.to(outer.dtype), alpha=own / sum(tokens))
             if not bool(mean.isfinite().all()):

@@ -26,7 +26,7 @@ from penstock.plan.memory.state import BUCKET_VALUES
 from penstock.train.parallel.parts import local_box
 from penstock.train.replicas.flat import FlatLayout, Place
 
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BITS = {4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
