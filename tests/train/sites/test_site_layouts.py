@@ -26,16 +26,22 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 DENSE = ("int2", "raw, tied", "topk, fp64")
+# Ranks: layouts, and the variants that are tried in them; the first of each are tried always.
 LAYOUTS: dict[int, list[tuple[dict[str, int], tuple[str, ...]]]] = {
     2: [
         ({"shard": 2}, tuple(VARIANTS)),
+        ({"tensor": 2}, ("experts",)),
+        ({"pipeline": 2}, ("raw, tied",)),
         ({"replicate": 2}, ("int2",)),
-        ({"tensor": 2}, tuple(VARIANTS)),
+        ({"tensor": 2}, DENSE),
         ({"pipeline": 2}, DENSE),
         ({"context": 2}, ("int2",)),
         ({"shard": 2, "expert": 2}, ("experts",)),
     ],
-    3: [({"shard": 3}, tuple(VARIANTS))],  # unequal shards; some ranks hold nothing of a norm
+    3: [  # unequal shards; some ranks hold nothing of a norm
+        ({"shard": 3}, ("experts",)),
+        ({"shard": 3}, DENSE),
+    ],
     4: [
         ({"replicate": 2, "shard": 2}, tuple(VARIANTS)),
         ({"shard": 2, "tensor": 2}, DENSE),
@@ -44,6 +50,7 @@ LAYOUTS: dict[int, list[tuple[dict[str, int], tuple[str, ...]]]] = {
         ({"shard": 2, "tensor": 2, "expert": 2}, ("experts",)),
     ],
 }
+ALWAYS = {2: 3, 3: 1, 4: 0}
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +191,20 @@ def test_one_rank_gives_what_its_codec_says(alone: dict[str, Any]) -> None:
     assert "NaN or infinite" in alone["int2"]["bad"]
 
 
-@pytest.mark.parametrize("count", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("count", "tried"),
+    [
+        (2, slice(0, ALWAYS[2])),
+        (3, slice(0, ALWAYS[3])),
+        *(pytest.param(n, slice(ALWAYS[n], None), marks=pytest.mark.slow) for n in LAYOUTS),
+    ],
+    ids=["2", "3", "2, all others", "3, all others", "4"],
+)
 def test_every_layout_publishes_and_merges_the_same_bytes(
-    count: int, path: str, room: str, alone: dict[str, Any], ranks: Ranks
+    count: int, tried: slice, path: str, room: str, alone: dict[str, Any], ranks: Ranks
 ) -> None:
-    cases = [(layout, variant) for layout, variants in LAYOUTS[count] for variant in variants]
+    some = LAYOUTS[count][tried]
+    cases = [(layout, variant) for layout, variants in some for variant in variants]
     found = ranks(count, exchanges, path, cases, room)
     for number, (layout, variant) in enumerate(cases):
         answer, expected = found[0][number][0], alone[variant]
