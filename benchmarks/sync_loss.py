@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from penstock.catalog.shapes import ModelShape
 from penstock.policy.rounds import Rounds
 from penstock.run.schema.train import TrainSection, choose_learning_rate
-from penstock.train.codecs.codec import build_codec
+from penstock.train.codecs.codec import build_codec, encoded_bytes
 from penstock.train.optim.nesterov import Nesterov
 from penstock.train.optim.optimizer import Optimizer, build_optimizer
 from penstock.train.replicas.outer import OuterStep
@@ -314,7 +314,7 @@ class Simulation:
             return self.exchanges[0].outer.sent_bytes
         codec = build_codec(self.row.codec)
         whole = -(-params // codec.block) * codec.block
-        return codec.encoded_bytes(whole) * self.setting.steps
+        return encoded_bytes(codec, whole) * self.setting.steps
 
     def _step(self, step: int) -> None:
         samples = self.text.samples(self.order[step - 1], self.shape.context)

@@ -12,7 +12,7 @@ import torch
 from penstock.policy.sites import LeaseCut, SitesRules
 from penstock.train.codecs.codec import build_codec
 from penstock.train.optim.nesterov import Nesterov
-from penstock.train.replicas.outer import OuterStep
+from penstock.train.replicas.outer import HEADER, OuterStep
 from penstock.train.sites.bucket import SitesBucket, SitesRun, open_place
 from penstock.train.sites.member import (
     MergedRound,
@@ -20,9 +20,11 @@ from penstock.train.sites.member import (
     load_position,
     saved_position,
 )
-from penstock.train.sites.weights import SiteWeights
+from penstock.train.sites.weights import PART_BYTES, SiteWeights
+from penstock.train.sites.whole import WholeModel
 
 SECRET = b"a secret that all of them share"
+BUCKET_VALUES = 128  # so that even these are in several buckets
 CUT = LeaseCut(steps=12, length=3, parts=2)
 Weights = dict[str, torch.Tensor]
 
@@ -34,6 +36,24 @@ class Alone:
 
     def begin(self, content: torch.Tensor) -> Any:
         raise AssertionError
+
+
+class OneRank:
+    """The world of a site of one rank."""
+
+    rank, lead, device = 0, True, torch.device("cpu")
+
+    def index(self, dimension: str) -> int:
+        return 0
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def broadcast_(self, values: torch.Tensor) -> torch.Tensor:
+        return values
 
 
 def outer_step(codec: str = "int4") -> OuterStep:
@@ -64,7 +84,10 @@ class Site:
         self.stopped = threading.Event()
         self.worked: Callable[[], None] = lambda: None  # called after each lease
         self.outer = outer_step(rules.pop("codec", "int4"))
-        weights = SiteWeights(self.outer)
+        held = self.outer.weights
+        whole = WholeModel(held, [list(held)], OneRank(), self.outer.codec.block, BUCKET_VALUES)
+        part_bytes = rules.pop("part_bytes", PART_BYTES)
+        weights = SiteWeights(self.outer, whole, part_bytes=part_bytes)
         own = SitesRules(**({"cut": CUT, "needed": 1, "late": 2, "grace_s": 0.5} | rules))
         cut = own.cut
         about = SitesRun(
@@ -79,7 +102,7 @@ class Site:
             rules=own,
             refuse=lambda site, why: self.refused.append((site, why)),
             check=weights.check,
-            snapshot_bytes=weights.snapshot_bytes,
+            snapshot_sizes=weights.snapshot_sizes,
         )
         self.member = SiteMember(
             bucket=bucket,
@@ -160,6 +183,10 @@ def reference(codec: str) -> torch.Tensor:
             own.keep_owed(0, owed)
             messages.append(message)
         for own in (first, second):
-            own.merge(messages, 1.0)
+            length = own.layout.length
+            found = [own.codec.decode(one[HEADER.size :], length) for one in messages]
+            mean = found[0] * 0.5 + found[1] * 0.5
+            own.layout.clear_gaps(mean, 0)
+            own.optimizer.step(own.anchor, own.velocity, mean)
             own.adopt()
     return first.anchor

@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hosts_lab import Lab
 from penstock.guard.detect.failpoints import Failpoint, arm
 from penstock.launch.verify import verify
 from penstock.ledger.journal.read import read_events
@@ -36,6 +38,7 @@ FIELDS = {
     "evaluate.every": "4 steps",
 }
 TWO = {"cluster.accelerators": 2, "layout.replicate": 2}  # the same without sites
+SHARDED = {"cluster.accelerators": 2, "layout.shard": 2}
 MakeFile = Callable[..., Path]
 
 
@@ -198,10 +201,9 @@ def test_a_site_that_cannot_be_is_one_message_at_check(
     assert refused() == "None"
     assert refused(**TWO) == "None"
     for name in ("tensor", "shard", "context", "pipeline"):
-        why = refused(**{"cluster.accelerators": 2, f"layout.{name}": 2})
-        assert f"layout.{name} = 2: the ranks of a site ([sites]) hold whole copies" in why
-    why = refused(**{"cluster.nodes": 2, "layout.replicate": 2})
-    assert "cluster.nodes = 2: a site ([sites]) of several nodes is not built yet" in why
+        assert refused(**{"cluster.accelerators": 2, f"layout.{name}": 2}) == "None"
+    for layout in ({"layout.replicate": 2}, {"layout.shard": 2}, {"layout.pipeline": 2}):
+        assert refused(**{"cluster.nodes": 2} | layout) == "None"
 
 
 @pytest.mark.slow
@@ -229,6 +231,130 @@ def test_two_sites_of_two_ranks_resume_exactly_inside_a_round(run_file: MakeFile
                 assert site.events(kind) == []
         ended.append(a.weights())
     assert ended[0] == ended[1]
+
+
+def ended_alone(file: Path, *lives: dict[str, Any], bucket: Path) -> dict[str, Any]:
+    """Train a site alone, stopped in the first round and at the end of the next, and so on."""
+    report: dict[str, Any] = {}
+    for number, layout in enumerate(lives):
+        words = [f"{name}={value}" for name, value in layout.items()]
+        words += [f"sites.bucket={bucket}", "sites.name=a", "sites.grace=200 ms"]
+        last = number == len(lives) - 1
+        step = 3 + 5 * number  # inside a round, where only the checkpoint has what is owed
+        listener = None if last else At(step, lambda folder: folder.request("stop"))
+        report = go(file, *words, **({} if last else {"listener": listener}))
+        assert report["status"] == ("done" if last else "stopped")
+    return report
+
+
+@pytest.mark.slow
+def test_a_site_goes_on_in_another_layout_with_all_that_it_owes(
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In fp64 its layouts differ by rounding alone. A newcomer then starts from its snapshot."""
+    monkeypatch.setenv("PENSTOCK_SITES_SECRET", SECRET)
+    fields = FIELDS | {"train.precision": "fp64", "train.sync.compress": "int2"}
+    fields["sites.snapshot"] = 2
+    del fields["cluster.accelerators"]
+    one = {"cluster.accelerators": 1}
+    losses = []
+    for name, lives in (
+        ("calm", (one,)),
+        ("moved", (SHARDED, one, SHARDED, one)),
+    ):
+        file = run_file(name, **fields, **{"sites.bucket": "x", "sites.name": "x"})
+        report = ended_alone(file, *lives, bucket=tmp_path / "bucket")
+        losses.append(report["val_loss"])
+        site = Site(file, "a")
+        site.folder = RunFolder(tmp_path / "runs" / name)
+        assert merged_leases(site) == {("a", number) for number in range(1, 7)}
+        for kind in ("local_state_dropped", "checkpoint_rejected", "site_refused"):
+            assert site.events(kind) == []
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    before = report["weights_hash"]
+    newcomer = Site(file, "b", *(f"{name}={value}" for name, value in SHARDED.items()))
+    newcomer.start()
+    newcomer.end()
+    assert newcomer.weights() == before
+    assert min(int(str(one["number"])) for one in newcomer.events("site_round")) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        SHARDED,
+        {"cluster.accelerators": 2, "layout.pipeline": 2},
+        {"cluster.accelerators": 4, "layout.shard": 2, "layout.tensor": 2},
+        {"cluster.accelerators": 4, "layout.replicate": 2, "layout.context": 2},
+    ],
+    ids=lambda layout: " ".join(name.partition(".")[2] for name in list(layout)[1:]),
+)
+def test_a_site_that_cuts_its_model_and_one_of_one_rank_end_with_equal_weights(
+    run_file: MakeFile, layout: dict[str, int]
+) -> None:
+    """Both are killed inside a round; the anchors of a round are compared by their hashes."""
+    file = run_file("sites", **FIELDS, **{"sites.bucket": "x", "sites.name": "x"})
+    cut = (f"{name}={value}" for name, value in layout.items())
+    a = Site(file, "a", "sites.grace=10 min", *cut)
+    b = Site(file, "b", "sites.grace=10 min")
+    a.start()
+    b.start()
+    a.kill_at(6)
+    a.start()
+    b.kill_at(7)
+    b.start()
+    a.end()
+    b.end()
+    assert a.weights() == b.weights()
+    rounds = a.events("site_round")
+    assert sorted({int(str(one["number"])) for one in rounds}) == [1, 2, 3, 4]
+    assert merged_leases(a) == {(name, number) for name in "ab" for number in range(1, 4)}
+    for site in (a, b):
+        for kind in ("site_refused", "site_lease_lost", "local_state_dropped"):
+            assert site.events(kind) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own_folders", [True, False])
+def test_a_site_of_two_hosts_loses_one_and_ends_with_the_weights_of_the_other_site(
+    run_file: MakeFile, tmp_path: Path, own_folders: bool
+) -> None:
+    """The model is cut between the hosts, each of which dies once: either may talk to the bucket,
+    before and after."""
+    fields = FIELDS | {"layout.shard": 2, "cluster.nodes": 2, "cluster.wait": "60 s"}
+    fields |= {"train.steps": 40, "guard.durable": str(tmp_path / "durable")}
+    where = {"sites.bucket": str(tmp_path / "bucket"), "sites.name": "a", "sites.grace": "10 min"}
+    file = run_file("sites", **fields, **where)
+    env = {"PENSTOCK_SITES_SECRET": SECRET}
+    lab = Lab(tmp_path, file, "sites", own_folders=own_folders, env=env)
+    one_rank = ("cluster.nodes=1", "layout.shard=1", f"guard.durable={tmp_path / 'other'}")
+    b = Site(file, "b", "sites.grace=10 min", *one_rank)
+    try:
+        b.start()
+        lab.start("p")
+        lab.start("q")
+        for number in range(2):
+            attempt = lab.until_on("p", "q")
+            lab.until_step(6 + 12 * number)
+            head = lab.leader()
+            victim = head if number else ("q" if head == "p" else "p")
+            lab.kill(victim)
+            lab.start(victim)
+            lab.until_on("p", "q", after=attempt)
+        assert [lab.ends(host) for host in "pq"] == [0, 0], str(lab)
+        b.end()
+    finally:
+        lab.close()
+    ends = []
+    for host in "pq":
+        site = Site(file, host)
+        site.folder = lab.run_folder(host)
+        ends += [e["weights_hash"] for e in site.events("end") if e["result"] == "done"]
+        for kind in ("site_refused", "site_lease_lost", "local_state_dropped"):
+            assert site.events(kind) == []
+    assert set(ends) == {b.weights()}
+    assert merged_leases(b) == {(name, number) for name in "ab" for number in range(1, 11)}
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from penstock.plan.job.layout import Layout
 from penstock.plan.job.own import COMPILED
 from penstock.plan.loss_cost import loss_cost
 from penstock.plan.make import make
-from penstock.plan.memory import memory
+from penstock.plan.memory import memory, state
 from penstock.plan.step import outer, step
 from penstock.policy.rounds import Rounds
 from penstock.run.schema.run import Run
@@ -247,3 +247,43 @@ def test_one_command_answers_what_a_link_and_a_cadence_do(tmp_path):
         "hop_s": 0.03,
         "source": "cluster file two",
     }
+
+
+def site(layout):
+    machine, sync = of_catalog("H100", 8, 8), ReplicaSync(30, "int2", sites=2)
+    return Job(SHAPE, 2048, 128, layout, machine, software=COMPILED, sync=sync)
+
+
+def test_a_site_publishes_the_same_bytes_in_every_layout():
+    sizes = {
+        outer.message_bytes(site(layout))
+        for layout in (
+            Layout(),
+            Layout(replicate=8),
+            Layout(shard=8),
+            Layout(shard=2, tensor=2, pipeline=2),
+        )
+    }
+    assert len(sizes) == 1
+    one = replace(site(Layout()), sync=ReplicaSync(30, "int2"), layout=Layout(replicate=2))
+    assert sizes == {outer.message_bytes(one)}  # of a replica that holds the whole model
+
+
+def test_a_site_that_shards_keeps_a_share_and_works_on_a_bucket_at_a_time():
+    def parts(layout):
+        return state.outer_bytes(site(layout), 0)
+
+    whole, shared = parts(Layout(replicate=8)), parts(Layout(shard=8))
+    assert shared.kept == pytest.approx(whole.kept / 8, rel=0.01)
+    bucket = 4 * (1 << 24)
+    assert whole.passing == shared.passing == 6 * bucket
+
+
+def test_ranks_of_a_site_that_hold_parts_gather_them_on_one():
+    alone, copies, shards = (
+        outer.outer_time(site(layout), 1.0)
+        for layout in (Layout(), Layout(replicate=8), Layout(shard=8))
+    )
+    assert alone.agree_s == 0.0 < copies.agree_s < shards.agree_s
+    assert shards.encode_s == copies.encode_s
+    assert shards.apply_s < copies.apply_s / 7

@@ -23,7 +23,7 @@ from penstock.plan.search.choose import job_of
 from penstock.plan.step.step import predict
 from penstock.plan.sync import account
 from penstock.run.load import load
-from penstock.train.codecs.codec import build_codec
+from penstock.train.codecs.codec import build_codec, encoded_bytes
 from penstock.train.replicas.outer import HEADER
 
 VOCAB, SEQUENCE, BATCH, STEPS = 60, 16, 9, 11  # nine samples: two replicas get four and five
@@ -360,7 +360,7 @@ def test_what_is_evaluated_is_what_replicas_agree_on(
 def test_bytes_are_those_of_the_codec(undisturbed: dict[str, list[Life]]) -> None:
     codec = build_codec("int2")
     (own, _), rounds = undisturbed["muon"], 3
-    assert own["sent"] == rounds * (HEADER.size + codec.encoded_bytes(own["length"]))
+    assert own["sent"] == rounds * (HEADER.size + encoded_bytes(codec, own["length"]))
 
 
 @pytest.mark.parametrize("name", ["plain", "muon", "bf16", "streamed"])

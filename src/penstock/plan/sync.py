@@ -10,7 +10,7 @@ from typing import Any
 from penstock.plan.job.codecs import codec_size
 from penstock.plan.job.job import Job
 from penstock.plan.job.outcome import StepTime
-from penstock.plan.job.tensors import rank_tensors
+from penstock.plan.job.tensors import published_tensors
 from penstock.plan.loss_cost import LossCost, loss_cost
 from penstock.plan.step import outer
 from penstock.plan.step.outer import OuterTime
@@ -111,8 +111,9 @@ def account(run: Run, job: Job, step: StepTime, steps: int) -> SyncAccount | Non
     """Return the account of a run of `steps` steps; None where no replica meets another."""
     if job.agreeing < 2:
         return None
-    ranks, replicas = job.agreeing_ranks, job.agreeing
-    elements = sum(rank_tensors(job))
+    # Of a site one rank publishes for all.
+    ranks, replicas = (1 if job.sync.sites else job.agreeing_ranks), job.agreeing
+    elements = sum(published_tensors(job))
     every = FP32 * elements * steps
     if job.apart:
         found = outer.outer_time(job, step.inner_s)
@@ -204,11 +205,12 @@ def exchange_link(job: Job) -> ExchangeLink:
 
 def _notes(job: Job, own: float, ranks: int, ways: int) -> tuple[str, ...]:
     size = codec_size(job.sync.codec, 4)
-    elements = sum(rank_tensors(job))
-    found = [
-        f"{elements:,} values of a rank by {job.sync.codec} ({8 * size.value_bytes:g} bits a "
-        f"value) are {own:,.0f} bytes, × {ranks} ranks of a replica",
-    ]
+    elements = sum(published_tensors(job))
+    coded = f"by {job.sync.codec} ({8 * size.value_bytes:g} bits a value) are {own:,.0f} bytes"
+    if job.sync.sites:
+        found = [f"{elements:,} values of the model {coded}, which one rank publishes for all"]
+    else:
+        found = [f"{elements:,} values of a rank {coded}, × {ranks} ranks of a replica"]
     if job.sync.sites:
         found.append(
             f"a site puts its bytes into the bucket once, deflated to "

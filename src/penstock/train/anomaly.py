@@ -224,6 +224,8 @@ class AnomalyGuard:
         found: dict[str, Tensor] = {}
         if outer is not None:
             found = {"anchor": outer.anchor, "outer momentum": outer.velocity}
+            if self.rank.run.sites and outer.owed is not None:
+                found["owed"] = outer.owed
         if self.world.apart:
             return found
         found |= {name: local_tensor(p.detach()) for name, p in self.engine.parts.trained().items()}

@@ -275,7 +275,7 @@ def build(rank: RankContext) -> Trainer:
     rounds = Rounds(steps, sync.inner_steps, sync.stream)
     exchange: RoundExchange | SiteRounds | None = None
     if engine.outer and rank.run.sites:
-        exchange = SiteRounds(rank, batches, engine.outer, engine.optimizer)
+        exchange = SiteRounds(rank, batches, engine.outer, engine.optimizer, engine.parts)
     elif engine.outer:
         exchange = RoundExchange(rounds, engine.outer)
     state = TrainingState(rank, engine, batches, sentinels, exchange)

@@ -8,15 +8,13 @@ is left out where a site was late.
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from penstock.errors import PenstockError, RunFailed
+from penstock.errors import PenstockError
 from penstock.guard.checkpoints import steps_for_restart
 from penstock.guard.tiers.identity import run_identity
 from penstock.guard.tiers.stores import DiskStore
@@ -35,16 +33,17 @@ from penstock.run.fingerprint import fingerprint
 from penstock.run.schema.sites import SitesSection
 from penstock.train.batches import Batches, LeaseBatches
 from penstock.train.optim.optimizer import Optimizer
+from penstock.train.parallel.parts import ModelParts
 from penstock.train.progress import Progress
 from penstock.train.rank_context import RankContext
 from penstock.train.replicas.outer import OuterStep
 from penstock.train.replicas.reduce import REQUESTS, Vote
 from penstock.train.sites.bucket import SitesBucket, SitesRun, open_place
+from penstock.train.sites.lead import SiteLead
 from penstock.train.sites.member import MergedRound, SiteMember, load_position, saved_position
 from penstock.train.sites.objects import read_secret
 from penstock.train.sites.weights import SiteWeights
-
-TELL_S = 1.0  # between words to the ranks that wait for the one that talks to the bucket
+from penstock.train.sites.whole import WholeModel
 
 
 class RestartSteps:
@@ -74,14 +73,15 @@ class RestartSteps:
 class SiteRounds:
     """The rounds of a site: `LocalSteps` where replicas meet in a bucket.
 
-    The ranks of a site hold whole copies and take every step together. Rank 0 alone talks to the
-    bucket; after that the others take over where the site is, the anchor and the outer momentum.
+    The ranks of a site are one replica, laid out in any way, and take every step together. Rank 0
+    alone talks to the bucket (`sites/lead.py`); after that the others take over where the site is.
     """
 
     rank: RankContext
     batches: Batches
     outer: OuterStep
     optimizer: Optimizer
+    parts: ModelParts
     save_due: Callable[[int], bool] = lambda step: False  # by the number of a step alone
     back_before: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)  # the last step after which a round ended
@@ -101,7 +101,10 @@ class SiteRounds:
                 "local_steps = 30 and stream = 1"
             )
         self.cut = LeaseCut(self.batches.steps, sync.inner_steps, sites.count)
-        weights = self._weights = SiteWeights(self.outer)
+        world, parts = self.rank.world, self.parts
+        whole = WholeModel(parts.trained(), parts.trained_names(), world, self.outer.codec.block)
+        weights = self._weights = SiteWeights(self.outer, whole, self.rank.pulse.beat)
+        self._lead = SiteLead(weights, world, self.rank.pulse.beat)
         rules = SitesRules(self.cut, sites.needed, sites.late, sites.grace)
         about = SitesRun(
             run=run.name,
@@ -114,18 +117,18 @@ class SiteRounds:
         )
         self.bucket = SitesBucket(
             place=open_place(sites.bucket, run.name),
-            secret=read_secret(sites.secret),
+            secret=read_secret(sites.secret) if world.lead else b"",
             site=sites.name,
-            identity=run_identity(DiskStore(self.rank.folder.path), self.rank.world),
+            identity=run_identity(DiskStore(self.rank.folder.path), world),
             about=about,
             rules=rules,
             refuse=self._refused,
             check=weights.check,
-            snapshot_bytes=weights.snapshot_bytes,
+            snapshot_sizes=weights.snapshot_sizes,
         )
         self.member = SiteMember(
             bucket=self.bucket,
-            weights=weights,
+            weights=self._lead.member_weights(),
             snapshot_every=sites.snapshot,
             merged=self._merged,
             dropped=self._dropped,
@@ -224,55 +227,11 @@ class SiteRounds:
         return what
 
     def _led(self, ask: Callable[[], str]) -> str:
-        """Return what the bucket answers rank 0, on all ranks, which then are where it is.
-
-        That may take hours: an upload over a thin link, or a site that is waited for. So rank 0
-        asks beside its loop, and the loop tells the others now and then to wait on.
-        """
-        world = self.rank.world
-        if world.ranks == 1:
-            return ask()
-        if not world.lead:
-            return self._follow()
-        pool = ThreadPoolExecutor(1, "site", self._begin_thread)
-        adopted, asked = self._weights.adopted, pool.submit(ask)
-        pool.shutdown(wait=False)  # a rank that is lost meanwhile must not keep this one waiting
-        while not wait([asked], timeout=TELL_S).done:
-            world.broadcast(["wait"])
-        try:
-            what = asked.result()
-        except PenstockError as error:
-            world.broadcast(["refused", str(error), error.exit_code])
-            raise
-        world.broadcast(["there", what, self.to_json(), self._weights.adopted > adopted])
-        self._share()
+        """Return what the bucket answers rank 0, on all ranks, which then are where it is."""
+        what, place = self._lead.run(ask, self.to_json)
+        if place is not None:
+            self._restore(place)
         return what
-
-    def _begin_thread(self) -> None:
-        if self.rank.world.cuda:
-            torch.cuda.set_device(self.rank.world.device)
-
-    def _follow(self) -> str:
-        """Wait for what rank 0 finds, and take it over."""
-        while True:
-            kind, *rest = self.rank.world.broadcast(None)
-            self.rank.pulse.beat()
-            if kind == "refused":
-                why, exit_code = rest
-                raise RunFailed(why) if exit_code == RunFailed.exit_code else PenstockError(why)
-            if kind == "there":
-                what, saved, adopted = rest
-                self._restore(saved)
-                self._share()
-                if adopted:
-                    self._weights.adopt()
-                return str(what)
-
-    def _share(self) -> None:
-        """Give all ranks what rank 0 has merged, and what its codec owes."""
-        for values in (self.outer.anchor, self.outer.velocity, self.outer.owed):
-            if values is not None:
-                self.rank.world.broadcast_(values)
 
     def _take_lease(self) -> None:
         here, state = self.member.here, self.member.state
@@ -297,6 +256,7 @@ class SiteRounds:
 
     def resume(self, saved: dict[str, Any] | None) -> None:
         """Go on from loaded tensors; None: from weights of another run, as a new one begins."""
+        self._weights.loaded()
         if saved is None or "site" not in saved:
             self.outer.restart()
             return

@@ -1,10 +1,12 @@
 """A place that several machines share: objects that are created once, listed and deleted."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from penstock.data.store.meeting_place import MeetingPlace, ObjectStore, SharedFolder
+from penstock.data.store.objects import ObjectTooLarge
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -37,3 +39,14 @@ def test_an_emptied_folder_goes_too(tmp_path: Path) -> None:
     assert (tmp_path / "published/000001").is_dir()
     place.delete("published/000001/b")
     assert not (tmp_path / "published/000001").exists()
+
+
+def test_an_object_that_is_larger_than_expected_is_not_read(
+    place: MeetingPlace, tmp_path: Path
+) -> None:
+    place.put("a/1", b"12345")
+    assert place.get("a/1", 5) == b"12345"
+    os.truncate(tmp_path / "a/1", 1 << 40)  # more than there is memory
+    with pytest.raises(ObjectTooLarge) as refused:
+        place.get("a/1", 5)
+    assert refused.value.size == 1 << 40

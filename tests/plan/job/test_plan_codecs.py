@@ -13,7 +13,7 @@ from penstock.plan.job.job import Job, ReplicaSync
 from penstock.plan.job.layout import Layout
 from penstock.plan.job.tensors import rank_tensors
 from penstock.plan.step import outer
-from penstock.train.codecs.codec import build_codec
+from penstock.train.codecs.codec import build_codec, encoded_bytes
 from penstock.train.codecs.topk import TopK
 from penstock.train.optim.nesterov import Nesterov
 from penstock.train.replicas.outer import HEADER, OuterStep
@@ -27,8 +27,8 @@ def test_a_codec_has_the_size_that_the_trainer_writes(name, blocks):
     codec, size = build_codec(name), codec_size(name)
     assert (codec.block, codec.exact) == (size.block, size.exact)
     count = blocks * codec.block
-    assert codec.encoded_bytes(count) == size.encoded_bytes([count])
-    assert codec.encoded_bytes(count) == size.encoded_bytes([count - codec.block + 1])
+    assert encoded_bytes(codec, count) == size.encoded_bytes([count])
+    assert encoded_bytes(codec, count) == size.encoded_bytes([count - codec.block + 1])
 
 
 @given(st.floats(0.0001, 0.5))

@@ -1,5 +1,7 @@
 """Codecs: their bytes, how far off they are, and that what they leave out is never lost."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +10,15 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.train.codecs import int2, scales
-from penstock.train.codecs.codec import BLOCK, Codec, build_codec, check_content, check_finite
+from penstock.train.codecs.codec import (
+    BLOCK,
+    Codec,
+    block_ranges,
+    build_codec,
+    check_content,
+    check_finite,
+    encoded_bytes,
+)
 from penstock.train.codecs.feedback import encode_owed
 
 NAMES = ["none", "bf16", "int8", "int4", "int2", "topk:3%", "topk:0.05%", "topk:50%"]
@@ -48,9 +58,27 @@ def test_bytes_are_counted_exactly_and_equal_values_have_equal_bytes(x: Tensor, 
     content = codec.encode(x)
     assert content.dtype == torch.uint8
     assert content.dim() == 1
-    assert len(content) == codec.encoded_bytes(len(x))
+    assert len(content) == encoded_bytes(codec, len(x))
     assert torch.equal(content, codec.encode(x.clone()))
     check_content(content, codec, len(x), "replica 1")
+
+
+@given(values(), st.sampled_from(NAMES), st.integers(0, 3))
+def test_some_blocks_at_a_time_give_the_bytes_of_the_whole(x: Tensor, name: str, cut: int) -> None:
+    """A site whose ranks hold parts of the model encodes and decodes it so."""
+    codec, x = build_codec(name), torch.cat((x, x.flip(0), x * 3))
+    ends = [0, UNIT * (1 + cut % 2), len(x)]
+    whole = codec.encode(x)
+    joined = torch.zeros_like(whole)
+    for start, stop in pairwise(ends):
+        ranges = block_ranges(codec, len(x), start, stop - start)
+        sizes = list(codec.sections(stop - start))
+        for at, part in zip(ranges, codec.encode(x[start:stop]).split(sizes), strict=True):
+            joined[at] = part
+        content = torch.cat([whole[at] for at in ranges])
+        found = codec.decode(content, stop - start)
+        assert torch.equal(found, codec.decode(whole, len(x))[start:stop])
+    assert torch.equal(joined, whole)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +86,11 @@ def test_bytes_are_counted_exactly_and_equal_values_have_equal_bytes(x: Tensor, 
     [("none", 32), ("bf16", 16), ("int8", 8.125), ("int4", 4.125), ("int2", 2.125)],
 )
 def test_bits_of_a_value(name: str, bits: float) -> None:
-    assert build_codec(name).encoded_bytes(UNIT) * 8 / UNIT == bits
+    assert encoded_bytes(build_codec(name), UNIT) * 8 / UNIT == bits
 
 
 def test_bits_of_top_k() -> None:
-    assert build_codec("topk:3%").encoded_bytes(UNIT) == 124 * 14 // 8 + 2
+    assert encoded_bytes(build_codec("topk:3%"), UNIT) == 124 * 14 // 8 + 2
 
 
 @given(values())

@@ -12,7 +12,8 @@ from object_server import object_server
 from penstock.errors import PenstockError
 from penstock.policy.sites import LeaseCut, Publication
 from penstock.train.sites.bucket import MOST_DELETED, RoundsGone
-from site_members import SavedSite, Site, together
+from penstock.train.sites.objects import seal
+from site_members import SECRET, SavedSite, Site, together
 
 LONG = LeaseCut(steps=40, length=1, parts=2)  # 40 rounds where two sites keep up
 TWO: dict[str, Any] = {"cut": LONG, "grace_s": 60.0}
@@ -60,7 +61,8 @@ def test_the_bucket_stays_small_over_many_rounds(tmp_path: Path) -> None:
     assert max(sizes[10:]) <= 1.5 * sizes[10]
     assert_whole(a)
     c = Site(tmp_path, "c", **TWO)
-    c.outer.anchor.add_(1.0)
+    for part in c.outer.views(c.outer.anchor).values():
+        part.add_(1.0)
     assert c.live() == "end"
     assert torch.equal(a.outer.anchor, c.outer.anchor)
     assert c.member.bucket.states[0].number >= 36
@@ -209,7 +211,10 @@ def test_a_site_whose_disk_is_lost_where_the_newest_round_has_a_snapshot(tmp_pat
     ("content", "why"),
     [
         (lambda site: b"weights", "is not signed"),
-        (lambda site: bytes(10 * site.member.weights.snapshot_bytes + (1 << 17)), "are the most"),
+        (
+            lambda site: bytes(10 * site.member.weights.snapshot_sizes[0] + (1 << 17)),
+            "are the most",
+        ),
     ],
 )
 def test_a_bad_snapshot_is_refused_and_the_one_before_is_taken(
@@ -264,3 +269,74 @@ def test_many_rounds_are_deleted_some_at_a_time(tmp_path: Path) -> None:
         a.live(leases=leases, resumed=True)
         most = max(most, deleted.now)
     assert most == MOST_DELETED
+
+
+PARTS: dict[str, Any] = ONE | {"part_bytes": 1024}  # so that a snapshot has four of them
+
+
+def test_a_large_snapshot_is_several_objects_that_come_and_go_together(tmp_path: Path) -> None:
+    a = Site(tmp_path, "a", **PARTS)
+    assert len(a.member.weights.snapshot_sizes) == 4
+    a.live()
+    names = [name for name in objects(a) if name.startswith("snapshots/")]
+    whole = [name for name in names if "." not in name]
+    assert 2 <= len(whole) <= 3
+    assert sorted(names) == sorted(
+        [*whole, *(f"{name}.part{part}" for name in whole for part in range(4))]
+    )
+    b = Site(tmp_path, "b", **PARTS)
+    for part in b.outer.views(b.outer.anchor).values():
+        part.add_(1.0)
+    assert b.live() == "end"
+    assert torch.equal(a.outer.anchor, b.outer.anchor)
+    assert torch.equal(a.outer.velocity, b.outer.velocity)
+    assert b.member.bucket.states[0].number > 20  # it did not merge all rounds
+    assert b.refused == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda site, name: site.place.put(name, b"weights"), "is not signed"),
+        (lambda site, name: site.place.delete(name), ""),
+        (
+            lambda site, name: site.place.put(name, seal(name, {}, bytes(1024), SECRET)),
+            "has another part 2 than it names",
+        ),
+    ],
+)
+def test_a_snapshot_with_a_bad_part_is_refused_and_the_one_before_is_taken(
+    tmp_path: Path, damage: Callable[[Site, str], None], why: str
+) -> None:
+    """Two of its parts are loaded by then, and are written over."""
+    a = Site(tmp_path, "a", **PARTS)
+    a.live()
+    newest = max(name for name in objects(a) if name.startswith("snapshots/") and "." not in name)
+    damage(a, f"{newest}.part2")
+    b = Site(tmp_path, "b", **PARTS)
+    assert b.live() == "end"
+    assert b.refused == ([(newest, why)] if why else [])
+    assert b.member.bucket.states[0].number < int(newest.rpartition("/")[2])
+    assert torch.equal(a.outer.anchor, b.outer.anchor)
+
+
+def test_a_site_that_is_killed_between_the_parts_of_a_snapshot_leaves_none(tmp_path: Path) -> None:
+    a = Site(tmp_path, "a", **PARTS)
+    creates = a.place.create
+
+    def dies(name: str, content: bytes) -> bool:
+        if name == "snapshots/000006.part2":
+            a.place.create = creates  # type: ignore[method-assign]
+            raise Killed
+        return creates(name, content)
+
+    a.place.create = dies  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        a.live()
+    b = Site(tmp_path, "b", **PARTS)
+    b.live(leases=0)
+    assert b.member.bucket.states[0].number == 4
+    a.live(resumed=True)
+    assert "snapshots/000028" in objects(a)
+    assert b.live(resumed=True) == "end"
+    assert torch.equal(a.outer.anchor, b.outer.anchor)

@@ -1,5 +1,7 @@
 """Sites as threads over a folder: real objects, equal weights, attacks, and sites that die."""
 
+import contextlib
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,10 @@ from penstock.policy.sites import SiteLease, SitePosition
 from penstock.train.codecs.codec import build_codec
 from penstock.train.replicas.outer import HEADER
 from penstock.train.sites import objects
+from penstock.train.sites.bucket import MOST_ROUND_BYTES
 from site_members import SECRET, SavedSite, Site, reference, together
+
+LARGE = 1 << 30  # bytes
 
 
 @pytest.mark.parametrize("codec", ["none", "int2"])
@@ -40,7 +45,8 @@ def test_a_site_dies_another_joins_and_all_is_trained_on_once(tmp_path: Path) ->
     together(a.live, lambda: b.live(leases=1))
     c = Site(tmp_path, "c")
     c.outer.weights["a"].add_(1.0)  # what a newcomer begins with is not what the run began with
-    c.outer.anchor.add_(1.0)
+    for part in c.outer.views(c.outer.anchor).values():
+        part.add_(1.0)
     assert c.live() == "end"
     assert torch.equal(a.outer.anchor, c.outer.anchor)
     merged = {lease for site in (a, b) for lease in site.leases}
@@ -116,6 +122,54 @@ def test_a_stream_that_is_not_what_its_table_says_is_refused(
         objects.unseal("a/b", signed({objects.DEFLATED: size}, content), SECRET, 5000)
 
 
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_restarted_site_owes_by_what_it_has_published(tmp_path: Path, merged: bool) -> None:
+    """In another layout, or on a GPU, the steps that it takes again are rounded otherwise."""
+    a = Site(tmp_path, "a", codec="int2", grace_s=0.0)
+    saves: list[SavedSite] = []
+    a.worked = lambda: saves.append(SavedSite(a))
+    creates = a.place.create
+
+    def dies(name: str, content: bytes) -> bool:
+        if name == "rounds/000003" and not merged:
+            raise SystemExit
+        return creates(name, content)
+
+    a.place.create = dies  # type: ignore[method-assign]
+    with contextlib.suppress(SystemExit):
+        a.live(leases=3)
+    again = Site(tmp_path, "a", codec="int2", grace_s=0.0)
+    saves[1].load_into(again)
+    assert again.member.here.lease is not None
+    assert (again.member.here.lease.number, again.member.here.lease.base) == (1, 2)
+    for weight in again.outer.weights.values():
+        weight.mul_(1.01)
+    again.member.tokens += 10
+    again.member.trained()
+    weights, outer = again.member.weights, again.outer
+    keep_owed, seen = weights.keep_owed, []
+
+    def watched(payload: bytes) -> None:
+        sent = outer.codec.decode(
+            torch.frombuffer(bytearray(payload[HEADER.size :]), dtype=torch.uint8),
+            outer.layout.length,
+        )
+        owed = outer.anchor - outer.layout.pack(outer.weights, 0, outer.dtype) + outer.owed - sent
+        outer.layout.clear_gaps(owed, 0)
+        keep_owed(payload)
+        seen.append((payload, outer.owed.clone(), owed))
+
+    weights.keep_owed = watched  # type: ignore[method-assign]
+    other = weights.message(10)
+    again.live(leases=1, resumed=True)
+    payload, owed, expected = seen[0]
+    name = "published/000002/a"
+    assert objects.unseal(name, again.place.get(name, LARGE), SECRET, LARGE)[1] == payload
+    assert payload != other
+    assert torch.equal(owed, expected)
+    assert again.refused == []
+
+
 def forged(
     target: Site, name: str, secret: bytes = SECRET, payload: bytes = b"", **more: Any
 ) -> None:
@@ -151,6 +205,9 @@ def poison(site: Site, kind: str) -> None:
         forged(site, name, payload=good, **(work | {"lease": 7}))
     elif kind == "round":
         place.put("rounds/000003", b"no round")
+    elif kind == "large round":
+        place.put("rounds/000003", b"")
+        os.truncate(Path(str(place)) / "rounds/000003", LARGE)  # sparse: it takes no room
 
 
 @pytest.mark.parametrize(
@@ -165,6 +222,7 @@ def poison(site: Site, kind: str) -> None:
         ("replayed", "a copy of another object"),
         ("untrained", "is work of round 1 on lease 7, merged or given out again"),
         ("round", "is not signed"),
+        ("large round", f"has {LARGE} bytes, and {MOST_ROUND_BYTES} are the most"),
     ],
 )
 def test_attacks_are_refused_by_name_and_the_run_goes_on(
@@ -181,7 +239,8 @@ def test_attacks_are_refused_by_name_and_the_run_goes_on(
     told = [(site, text) for one in (a, b) for site, text in one.refused]
     assert told
     assert all(why in text for _, text in told)
-    assert {site for site, _ in told} == {"rounds/000003" if kind == "round" else "evil"}
+    assert {site for site, _ in told} == {"rounds/000003" if "round" in kind else "evil"}
+    assert a.member.bucket.received_bytes < LARGE / 10  # it was never read
     assert sorted([*a.leases, *b.leases]) == list(range(8))
 
 

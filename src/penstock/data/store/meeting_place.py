@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
-from penstock.data.store.objects import ANSWER_S, Store
+from penstock.data.store.objects import ANSWER_S, ObjectTooLarge, Store
 from penstock.files import PRIVATE, sync
 
 PATIENCE_S = 3.0
@@ -27,7 +27,10 @@ class MeetingPlace(Protocol):
         ...
 
     def put(self, name: str, content: bytes) -> None: ...
-    def get(self, name: str) -> bytes: ...
+    def get(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Return a whole object. Raises ObjectTooLarge, without reading it, if it is larger."""
+        ...
+
     def list(self, prefix: str) -> dict[str, int]:
         """Return the names below a folder, with their sizes."""
         ...
@@ -64,8 +67,13 @@ class SharedFolder:
     def put(self, name: str, content: bytes) -> None:
         self._aside(name, content).replace(self.path / name)
 
-    def get(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+    def get(self, name: str, max_bytes: int | None = None) -> bytes:
+        path = self.path / name
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if max_bytes is not None and size > max_bytes:
+                raise ObjectTooLarge(str(path), size)
+            return file.read() if max_bytes is None else file.read(max_bytes)
 
     def list(self, prefix: str) -> dict[str, int]:
         found = {}
@@ -109,8 +117,8 @@ class ObjectStore:
     def put(self, name: str, content: bytes) -> None:
         self._store_for(content).put(name, content)
 
-    def get(self, name: str) -> bytes:
-        return self.store.get(name)
+    def get(self, name: str, max_bytes: int | None = None) -> bytes:
+        return self.store.get(name, max_bytes)
 
     def list(self, prefix: str) -> dict[str, int]:
         return {one.name: one.size for one in self.store.list(prefix)}

@@ -35,6 +35,14 @@ _STALE = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 _Answer = TypeVar("_Answer")
 
 
+class ObjectTooLarge(PenstockError):
+    """An object with more bytes than its reader takes; they were not read."""
+
+    def __init__(self, where: str, size: int) -> None:
+        super().__init__(f"{where} has {size} bytes, more than any such file.")
+        self.size = size
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """Name, size and change tag of one object."""
@@ -76,14 +84,12 @@ class Store:
         self._obstore = extra("obstore", f"Reading {self._base}")
 
     def get(self, name: str, max_bytes: int | None = None) -> bytes:
-        """Return a whole object. Raises PenstockError if it is larger than `max_bytes`."""
+        """Return a whole object. Raises ObjectTooLarge if it is larger than `max_bytes`."""
 
         def once(path: str) -> bytes:
             result = self._obstore.get(self._inner, path)
             if max_bytes is not None and result.meta["size"] > max_bytes:
-                raise PenstockError(
-                    f"{self.where(name)} has {result.meta['size']} bytes, more than any such file."
-                )
+                raise ObjectTooLarge(self.where(name), result.meta["size"])
             return bytes(result.bytes())
 
         return self._retry(name, once)

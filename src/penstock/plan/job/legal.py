@@ -172,19 +172,17 @@ def problems(run: Run, shape: ModelShape | None, lay: Layout, device: str = "") 
             *_precision(run, device),
             *_live(run, lay),
             *_apart(run, lay),
-            *_sites(run, lay),
         ]
     if shape.generic:
         of_model = run.model.adapter and adapter.misfits(run.model.adapter, shape)
         found = [*_generic(run, shape, lay), *(of_model or ()), *_live(run, lay), *_pairs(run)]
-        return [*found, *_apart(run, lay), *_sites(run, lay)]
+        return [*found, *_apart(run, lay)]
     found = [
         *shape_problems(shape, lay, run.sequence),
         *_reshard(run, lay),
         *_live(run, lay),
         *_pairs(run, lay),
         *_apart(run, lay),
-        *_sites(run, lay),
     ]
     if run.model.adapter:
         found += [
@@ -242,10 +240,11 @@ def _live(run: Run, lay: Layout) -> Iterator[str]:
 
 def _apart(run: Run, lay: Layout) -> Iterator[str]:
     """Yield a replica that takes local steps and shares nodes with others while it spans several:
-    its own ranks would talk over the slow links in every step.
+    its own ranks would talk over the slow links in every step. The replicas of a site take every
+    step together.
     """
     nodes, replica = run.cluster.nodes, lay.ranks // lay.replicate
-    if not run.train.sync.apart or nodes == 1 or lay.ranks % nodes:
+    if not run.train.sync.apart or run.sites or nodes == 1 or lay.ranks % nodes:
         return
     each = lay.ranks // nodes
     if each % replica and replica % each:
@@ -259,23 +258,6 @@ def _apart(run: Run, lay: Layout) -> Iterator[str]:
         yield (
             f"layout.tensor = {lay.tensor}: more than the {each} ranks of a node, so every layer "
             f"would cross the links between nodes; write {each} or less"
-        )
-
-
-def _sites(run: Run, lay: Layout) -> Iterator[str]:
-    """Yield what a site cannot be: its ranks hold whole copies, one of which is published."""
-    if not run.sites:
-        return
-    for name in ("shard", "tensor", "pipeline", "context", "expert"):
-        if (ways := getattr(lay, name)) > 1:
-            yield (
-                f"layout.{name} = {ways}: the ranks of a site ([sites]) hold whole copies of the "
-                "model, and sites that cut it are not built yet; write 1 and use layout.replicate"
-            )
-    if run.cluster.nodes > 1:
-        yield (
-            f"cluster.nodes = {run.cluster.nodes}: a site ([sites]) of several nodes is not built "
-            "yet; write 1, and let each node be a site"
         )
 
 

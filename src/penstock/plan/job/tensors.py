@@ -6,6 +6,7 @@ never smaller than the others.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,6 +30,13 @@ def rank_tensors(job: Job) -> tuple[int, ...]:
     if job.adapter or job.shape.generic:
         return (round(_held(job)),)
     return _decoder_tensors(job.shape, job.layout)
+
+
+def published_tensors(job: Job) -> tuple[int, ...]:
+    """Return the elements of each tensor in what a rank gives to the other replicas: its own part
+    of the model, or the whole model where it publishes for all ranks of a site.
+    """
+    return rank_tensors(replace(job, layout=Layout()) if job.sync.sites else job)
 
 
 def _held(job: Job) -> float:

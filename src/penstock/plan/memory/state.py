@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from penstock.plan.job import partition
 from penstock.plan.job.codecs import codec_size
 from penstock.plan.job.job import Job, UnshardedBytes
-from penstock.plan.job.tensors import adapter_params
+from penstock.plan.job.tensors import adapter_params, published_tensors
 
+BUCKET_VALUES = 1 << 24  # of the whole model that the ranks of a site work on at once
+OF_A_BUCKET = 6  # its values, what a codec makes of them on the way, and their mean
 WIDE_BYTES = 4.0  # of a master weight, an anchor or an outer momentum
 COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
 
@@ -95,7 +97,8 @@ def outer_bytes(job: Job, stage: int) -> OuterBytes:
     """Count anchor and outer momentum, in fp32, and what the codec owes.
 
     While a part is exchanged there are also copies of its weights and of their difference, its sum
-    with what is owed and what the codec makes of it, and the messages of all replicas.
+    with what is owed and what the codec makes of it, and the messages of all replicas. The ranks of
+    a site work through the whole model one bucket at a time.
     """
     if not job.apart:
         return OuterBytes(0.0, 0.0)
@@ -103,6 +106,9 @@ def outer_bytes(job: Job, stage: int) -> OuterBytes:
     codec, parts = codec_size(job.sync.codec), job.sync.parts
     held = _trained(job, stage)
     copies = 2 if codec.exact else 3
+    if job.sync.sites:  # messages are on the host
+        bucket = wide * min(BUCKET_VALUES, sum(published_tensors(job)))
+        return OuterBytes(kept=copies * wide * held, passing=OF_A_BUCKET * bucket)
     coded = 0 if codec.exact else 2
     messages = (job.agreeing + 1) * codec.value_bytes * held / parts
     late = wide * held / parts + messages if parts > 1 else 0.0

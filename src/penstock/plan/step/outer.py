@@ -1,9 +1,10 @@
 """The time of what replicas exchange after local steps: encode, send, wait, decode, apply.
 
 At the end of a round every rank encodes its differences, all ranks with the same part of the model
-gather each other's bytes, and each decodes all of them and takes the outer step. Codec and outer
-step are work of the rank. The transfer is exposed, except where a part of the model has some
-steps until it is due (`policy/rounds.py`).
+gather each other's bytes, and each decodes all of them and takes the outer step. Of a site rank 0
+encodes the whole model, every rank decodes the messages of all sites and takes the outer step on
+its own part (`train/sites/weights.py`). Codec and outer step are work of the rank. The transfer
+is exposed, except where a part of the model has some steps until it is due (`policy/rounds.py`).
 """
 
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ from penstock.plan.job.codecs import (
     deflated_share,
 )
 from penstock.plan.job.job import Job
-from penstock.plan.job.tensors import rank_tensors
+from penstock.plan.job.tensors import published_tensors, rank_tensors
 from penstock.plan.step import probed
 from penstock.policy.rounds import Rounds, part_of
 
 # Requests of a site in a round, in sequence: put the message, list, get, put the round, list.
 # Estimated.
 BUCKET_REQUESTS = 5
+GATHERED = 3  # whole models: the differences, and for the hash anchor and outer momentum
+WIDE_BYTES = 4
 AGREED_BYTES = 8 * 16  # by a replica, of what all do next; the exchange waits for it
 
 
@@ -84,7 +87,7 @@ def replica_group(job: Job) -> CommGroup:
 
 
 def message_bytes(job: Job) -> int:
-    """Return the bytes that a rank gives to the others in a round."""
+    """Return the bytes that a rank gives to the others in a round; of a site, that it publishes."""
     return sum(part_bytes(job))
 
 
@@ -96,7 +99,7 @@ def published_share(job: Job) -> float:
 def part_bytes(job: Job) -> list[int]:
     """Return the bytes of each part; `train/replicas/flat.py` cuts in the same way."""
     size = codec_size(job.sync.codec, int(max(4.0, job.software.reduce_bytes)))
-    tensors = rank_tensors(job)
+    tensors = published_tensors(job)
     padded = [-(-count // size.block) * size.block for count in tensors]
     whole, start = sum(padded), 0
     found = [HEADER_BYTES] * job.sync.parts
@@ -110,8 +113,7 @@ def part_bytes(job: Job) -> list[int]:
 def outer_time(job: Job, inner_s: float) -> OuterTime:
     """Predict one round of replicas whose inner steps take `inner_s`."""
     lay, sync = job.layout, job.sync
-    own, elements = message_bytes(job) * published_share(job), float(sum(rank_tensors(job)))
-    unit_s = probed.add_s(job.machine, elements / sync.parts) * sync.parts
+    own, unit_s = message_bytes(job) * published_share(job), _add_s(job, published_tensors(job))
     work = WORK[sync.codec.partition(":")[0]]
     each_s = transfer_s(job, own / sync.parts)
     late_s = rounds(job, sync.local_steps).late_steps * inner_s
@@ -120,11 +122,16 @@ def outer_time(job: Job, inner_s: float) -> OuterTime:
         sent_bytes=own if sync.sites else own * (lay.replicate - 1),
         encode_s=work.encode * unit_s,
         decode_s=work.decode * unit_s * job.agreeing,
-        apply_s=APPLY * unit_s,
+        apply_s=APPLY * _add_s(job, rank_tensors(job)),
         agree_s=_agree_s(job),
         transfer_s=each_s * sync.parts,
         exposed_s=waited_s(each_s, late_s, sync.parts),
     )
+
+
+def _add_s(job: Job, tensors: tuple[int, ...]) -> float:
+    """Time an addition of two vectors of so many elements, a part of the model at a time."""
+    return probed.add_s(job.machine, sum(tensors) / job.sync.parts) * job.sync.parts
 
 
 def parts(job: Job, inner_s: float) -> dict[str, float]:
@@ -149,7 +156,7 @@ def waited_s(each_s: float, late_s: float, parts: int) -> float:
 def transfer_s(job: Job, size_bytes: float) -> float:
     """Predict the time of the gathering of a message of `size_bytes` from every replica."""
     if job.sync.sites:
-        return bucket_s(job, size_bytes * job.agreeing_ranks)
+        return bucket_s(job, size_bytes)
     g = replica_group(job)
     if network.leaves_node(g) or not probed.is_probed(job.machine):
         return network.spread_s(g, size_bytes)
@@ -176,10 +183,29 @@ def bucket_s(job: Job, size_bytes: float) -> float:
 
 
 def _agree_s(job: Job) -> float:
-    """Predict the time of the sum over all ranks with which a round ends."""
-    if job.sync.sites:  # who takes part is read from the bucket, with the messages
-        return 0.0
+    """Predict the time of the sum over all ranks with which a round ends; in a site, of what its
+    ranks tell each other. Members are read from the bucket, with the messages.
+    """
+    if job.sync.sites:
+        return _inside_site_s(job)
     g = network.group(job.machine, job.layout.ranks)
     if network.leaves_node(g) or not probed.is_probed(job.machine):
         return sum(2 * (leg.ways - 1) * leg.tier.hop_s for leg in g.legs)
     return probed.all_reduce_s(job.machine, AGREED_BYTES, g.ways)
+
+
+def _inside_site_s(job: Job) -> float:
+    """Time what the ranks of a site gather on rank 0 and get from it: fp32 values of the whole
+    model, where none holds it all, and the messages of all sites. Either way each rank passes on
+    what it gets, which is half of what a sum over all ranks sends.
+    """
+    lay = job.layout
+    if lay.ranks == 1:
+        return 0.0
+    size = float(message_bytes(job) * job.agreeing)
+    if lay.ranks > lay.replicate:
+        size += GATHERED * WIDE_BYTES * sum(published_tensors(job))
+    g = network.group(job.machine, lay.ranks)
+    if network.leaves_node(g) or not probed.is_probed(job.machine):
+        return network.all_reduce_s(g, size) / 2
+    return probed.all_reduce_s(job.machine, size, g.ways) / 2

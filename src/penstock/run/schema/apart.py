@@ -38,6 +38,6 @@ def apart_problems(run: "Run") -> Iterator[tuple[str, str]]:
     if run.train.sync.stream > 1 and run.layout and run.layout.pipeline > 1:
         what = "stages of a pipeline would exchange the same weights at different times"
         yield "train.sync.stream", f"{what}; write 1, or layout.pipeline = 1"
-    if run.cluster.nodes > 1 and run.layout and run.layout.pipeline > 1:
+    if run.cluster.nodes > 1 and run.layout and run.layout.pipeline > 1 and not run.sites:
         what = "the stages of a pipeline are spread over the nodes, and so is every replica"
         yield FIELD, f"{what}; write layout.pipeline = 1"

@@ -9,8 +9,8 @@ class Bf16:
 
     name, block, exact = "bf16", 1, False
 
-    def encoded_bytes(self, count: int) -> int:
-        return 2 * count
+    def sections(self, count: int) -> tuple[int, ...]:
+        return (2 * count,)
 
     def encode(self, values: Tensor) -> Tensor:
         return values.bfloat16().contiguous().view(torch.uint8)

@@ -26,8 +26,12 @@ class Codec(Protocol):
     block: int  # elements; what is encoded is a whole number of blocks
     exact: bool  # nothing is left out: no error feedback is kept
 
-    def encoded_bytes(self, count: int) -> int:
-        """Return how many bytes so many elements take."""
+    def sections(self, count: int) -> tuple[int, ...]:
+        """Return the bytes of each section of what `encode` returns for so many elements.
+
+        A section has the same number of bytes for every block, in their order, and no block
+        depends on another: so elements may be encoded and decoded some blocks at a time.
+        """
 
     def encode(self, values: Tensor) -> Tensor:
         """Return the bytes of a flat tensor."""
@@ -58,9 +62,23 @@ def build_codec(name: str, dtype: torch.dtype = torch.float32) -> Codec:
     return found[kind]
 
 
+def encoded_bytes(codec: Codec, count: int) -> int:
+    """Return how many bytes so many elements take."""
+    return sum(codec.sections(count))
+
+
+def block_ranges(codec: Codec, whole: int, start: int, count: int) -> list[slice]:
+    """Return where the bytes of `count` elements from `start` on lie among those of `whole`."""
+    found, first = [], 0
+    for size, before, own in zip(*(codec.sections(n) for n in (whole, start, count)), strict=True):
+        found.append(slice(first + before, first + before + own))
+        first += size
+    return found
+
+
 def check_content(content: Tensor, codec: Codec, count: int, sender: str) -> None:
     """Refuse bytes that are not `count` values of a codec."""
-    expected = codec.encoded_bytes(count)
+    expected = encoded_bytes(codec, count)
     if content.dtype != torch.uint8 or content.dim() != 1 or len(content) != expected:
         found = f"{content.numel() * content.element_size()} bytes"
         raise PenstockError(f"{sender}: sent {found} of {codec.name}; {expected} were expected")

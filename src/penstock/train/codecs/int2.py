@@ -48,8 +48,8 @@ class Int2:
 
     name, block, exact = "int2", BLOCK, False
 
-    def encoded_bytes(self, count: int) -> int:
-        return count // 4 + count // BLOCK * scales.SCALE_BYTES
+    def sections(self, count: int) -> tuple[int, ...]:
+        return count // 4, count // BLOCK * scales.SCALE_BYTES
 
     def encode(self, values: Tensor) -> Tensor:
         codes, scale = quantize(values.float().view(-1, BLOCK))

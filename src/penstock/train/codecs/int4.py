@@ -18,8 +18,8 @@ class Int4:
 
     name, block, exact = "int4", BLOCK, False
 
-    def encoded_bytes(self, count: int) -> int:
-        return count // 2 + count // BLOCK * scales.SCALE_BYTES
+    def sections(self, count: int) -> tuple[int, ...]:
+        return count // 2, count // BLOCK * scales.SCALE_BYTES
 
     def encode(self, values: Tensor) -> Tensor:
         blocks = values.float().view(-1, BLOCK)

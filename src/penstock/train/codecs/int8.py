@@ -14,8 +14,8 @@ class Int8:
 
     name, block, exact = "int8", BLOCK, False
 
-    def encoded_bytes(self, count: int) -> int:
-        return count + count // BLOCK * scales.SCALE_BYTES
+    def sections(self, count: int) -> tuple[int, ...]:
+        return count, count // BLOCK * scales.SCALE_BYTES
 
     def encode(self, values: Tensor) -> Tensor:
         blocks = values.float().view(-1, BLOCK)

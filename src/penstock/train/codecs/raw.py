@@ -12,8 +12,8 @@ class Raw:
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
 
-    def encoded_bytes(self, count: int) -> int:
-        return count * self.dtype.itemsize
+    def sections(self, count: int) -> tuple[int, ...]:
+        return (count * self.dtype.itemsize,)
 
     def encode(self, values: Tensor) -> Tensor:
         return values.to(self.dtype).contiguous().view(torch.uint8)

@@ -22,8 +22,10 @@ class TopK:
         # A multiple of four: their sizes fill whole bytes, and pairs of places do too.
         self.kept = min(CHUNK, max(4, 4 * round(share * CHUNK / 4)))
 
-    def encoded_bytes(self, count: int) -> int:
-        return count // CHUNK * (self.kept * 14 // 8 + scales.SCALE_BYTES)
+    def sections(self, count: int) -> tuple[int, ...]:
+        chunks = count // CHUNK
+        kept = chunks * self.kept
+        return kept * 3 // 2, kept // 4, chunks * scales.SCALE_BYTES
 
     def encode(self, values: Tensor) -> Tensor:
         chunks = values.float().view(-1, CHUNK)
@@ -38,10 +40,7 @@ class TopK:
         return torch.cat(parts)
 
     def decode(self, content: Tensor, count: int) -> Tensor:
-        kept = count // CHUNK * self.kept
-        coded, packed, scale = content.split(
-            [kept * 3 // 2, kept // 4, len(content) - kept * 7 // 4]
-        )
+        coded, packed, scale = content.split(list(self.sections(count)))
         a, b, c = coded.to(torch.int64).view(-1, 3).unbind(1)
         places = torch.stack((a | ((b & 15) << 8), (b >> 4) | (c << 4)), 1).view(-1, self.kept)
         values = int2.dequantize(int2.unpack(packed).view(-1, self.kept), scales.from_bytes(scale))

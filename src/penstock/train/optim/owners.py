@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor import DTensor
+
+from penstock.train.parallel.parts import chunk_sizes, cut_axes
 
 
 @dataclass(frozen=True)
@@ -38,26 +39,16 @@ def matrix_cuts(param: Tensor) -> list[MatrixCut]:
         return []
     mesh, size = param.device_mesh, list(param.shape)
     found = []
-    # DTensor cuts along the outer axis of the mesh first. Where it says strided it was last: FSDP2
-    # is the outer axis and cuts what tensor parallelism has cut before.
-    strided = [isinstance(placement, _StridedShard) for placement in param.placements]
-    for axis in sorted(range(mesh.ndim), key=lambda axis: strided[axis]):
-        placement, ranks = param.placements[axis], mesh.size(axis)
-        if not isinstance(placement, Shard | _StridedShard) or ranks == 1:
+    for axis, cut in cut_axes(param):
+        if (ranks := mesh.size(axis)) == 1:
             continue
-        place, dim = mesh.get_local_rank(axis), placement.dim - param.dim()
-        sizes = _chunks(size[dim], ranks)
+        place, dim = mesh.get_local_rank(axis), cut - param.dim()
+        sizes = chunk_sizes(size[dim], ranks)
         size[dim] = sizes[place]
         if dim >= -2:
             found.append(MatrixCut(mesh.get_group(axis), place, dim, sizes))
     assert tuple(size) == param.to_local().shape, (param.placements, size)
     return found
-
-
-def _chunks(size: int, ranks: int) -> tuple[int, ...]:
-    """Return the sizes that `torch.chunk` cuts, and 0 for the ranks that it leaves out."""
-    each = -(-size // ranks)
-    return tuple(max(0, min(each, size - each * rank)) for rank in range(ranks))
 
 
 def map_whole_matrices(

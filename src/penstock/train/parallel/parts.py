@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from penstock.errors import PenstockError
 from penstock.train.world.world import World
@@ -42,6 +43,13 @@ class ModelParts:
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+    def trained_names(self) -> list[list[str]]:
+        """Return the names of the parameters that are trained, by module."""
+        return [
+            [name for name, p in module.named_parameters() if p.requires_grad]
+            for module in self.modules
+        ]
 
     def frozen(self) -> dict[str, nn.Parameter]:
         """Return the frozen parameters that belong to the run's state."""
@@ -104,6 +112,44 @@ def local_tensor(tensor: Tensor | None) -> Tensor:
     """Return this rank's part of a tensor."""
     assert tensor is not None
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def local_box(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return which part of the whole tensor is on this rank: its first index and its size along
+    each dimension. A number counts as one row.
+    """
+    if not isinstance(tensor, DTensor):
+        size = tuple(tensor.shape) or (1,)
+        return (0,) * len(size), size
+    first, left = [0] * tensor.dim(), list(tensor.shape)
+    for axis, dim in cut_axes(tensor):
+        place = tensor.device_mesh.get_local_rank(axis)
+        sizes = chunk_sizes(left[dim], tensor.device_mesh.size(axis))
+        first[dim] += sum(sizes[:place])
+        left[dim] = sizes[place]
+    assert tuple(left) == tensor.to_local().shape, (tensor.placements, left)
+    return tuple(first) or (0,), tuple(left) or (1,)
+
+
+def cut_axes(tensor: DTensor) -> list[tuple[int, int]]:
+    """Return the axes of the mesh that a tensor is cut along, each with the dimension that is cut,
+    in the order of the cuts.
+
+    DTensor cuts along the outer axis of the mesh first. Where it says strided it was last: FSDP2 is
+    the outer axis and cuts what tensor parallelism has cut before.
+    """
+    found = [
+        (isinstance(placement, _StridedShard), axis, placement.dim)
+        for axis, placement in enumerate(tensor.placements)
+        if isinstance(placement, Shard | _StridedShard)
+    ]
+    return [(axis, dim) for _, axis, dim in sorted(found)]
+
+
+def chunk_sizes(size: int, ranks: int) -> tuple[int, ...]:
+    """Return the sizes that `torch.chunk` cuts, and 0 for the ranks that it leaves out."""
+    each = -(-size // ranks)
+    return tuple(max(0, min(each, size - each * rank)) for rank in range(ranks))
 
 
 def sharded_like(param: Tensor, values: Tensor) -> Tensor:

@@ -134,15 +134,6 @@ class OuterStep:
         self._put(part, new)
 
     @torch.no_grad()
-    def merge(self, messages: list[Tensor], share: float) -> None:
-        """Move the anchor of the whole model by the mean difference in messages of sites.
-
-        `share` is how much of it counts. The weights stay until `adopt`.
-        """
-        mean = self._mean(messages, 0)
-        self.optimizer.step(self.anchor, self.velocity, mean if share == 1 else mean.mul_(share))
-
-    @torch.no_grad()
     def adopt(self) -> None:
         """Go on from the anchor."""
         for part in range(len(self.layout.parts)):

@@ -5,6 +5,7 @@
                                   and what follows (who holds which lease)
     published/000006/berlin       what a site says since round 6: its work, or that it is ready
     snapshots/000100              weights and outer momentum after a round
+    snapshots/000100.part3        the same of a large model; then 000100 names the hashes of parts
 
 Every object is created once and never changed, so a round that two sites write at the same time is
 that of the one who was first. Anything else under these names is refused by the name of its site,
@@ -17,7 +18,7 @@ been away for too long: it joins anew (`RoundsGone`).
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from typing import Any
 from blake3 import blake3
 
 from penstock.data.store.meeting_place import MeetingPlace, ObjectStore, SharedFolder
-from penstock.data.store.objects import is_url
+from penstock.data.store.objects import ObjectTooLarge, is_url
 from penstock.errors import PenstockError, RunFailed
 from penstock.policy.sites import Members, Publication, SitesRules, SitesState
 from penstock.train.sites.objects import HEAD_BYTES, BadObject, NotSigned, seal, unseal
 
+MOST_ROUND_BYTES = 16 << 20  # of the record of a round: about 200 for each site
 MOST_BAD = 100  # strangers' objects in the place of one round that are passed over
 MOST_DELETED = 8  # rounds that are deleted at a time, so that a site does not wait for it long
 Refuse = Callable[[str, str], None]  # the site (or object), and why
@@ -64,7 +66,7 @@ class SitesBucket:
     rules: SitesRules
     refuse: Refuse
     check: Callable[[bytes], str]  # why the bytes of a publication cannot be merged; empty if so
-    snapshot_bytes: int
+    snapshot_sizes: list[int]  # bytes of its parts
     # After each round that this site knows, in order: what follows from it, and its table.
     states: list[SitesState] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -85,7 +87,7 @@ class SitesBucket:
         if anchor:
             self.place.create(_round(0, 0), seal(_round(0, 0), table, b"", self.secret))
         try:
-            found, _ = self._get(_round(0, 0))
+            found, _ = self._get(_round(0, 0), MOST_ROUND_BYTES)
         except FileNotFoundError:
             raise RunFailed(
                 f"{self.place}: the run of this site is not there: the bucket was emptied, or is "
@@ -204,23 +206,30 @@ class SitesBucket:
         self._create_round(number, table)
         self.check_newest()  # what was written into a gap is no round, and is never read
 
-    def publish(self, said: Publication, payload: bytes) -> None:
-        """Publish work on a lease, or that this site is ready for one."""
+    def publish(self, said: Publication, payload: bytes) -> bytes:
+        """Publish work on a lease, or that this site is ready for one; return what is published.
+
+        That is an earlier payload if this site was restarted since: in another layout, or on a
+        GPU, steps that are taken again may be rounded otherwise.
+        """
         table = asdict(said) | {"kind": "site", "by": self.identity, **self._run_fields()}
         del table["content"]
         name = _published(said.base, self.site)
         content = seal(name, table, payload, self.secret)
         if self.place.create(name, content):
             self.sent_bytes += len(content)
-            return
+            return payload
         try:
-            there, _ = unseal(name, self.place.get(name), self.secret, self._most(name))
+            there, earlier = self._get(name, self._most_published)
         except BadObject as error:  # a stranger was first; no round can have taken that in
             self.refuse(self.site, f"{name} {error}")
             self.place.put(name, content)
-            return
+            return payload
         if there.get("by") != self.identity:
             self.refuse(self.site, f"{name} is of another run folder with the same sites.name")
+        elif payload and not self.check(earlier):
+            return earlier
+        return payload
 
     def candidates(self) -> Members:
         """Return what the next round may merge."""
@@ -242,9 +251,11 @@ class SitesBucket:
         if said.content not in self._content:
             name = _published(said.base, said.site)
             try:
-                _, payload = self._get(name)
+                _, payload = self._get(name, self._most_published)
             except FileNotFoundError:
                 raise RoundsGone(f"{name} was deleted") from None
+            except BadObject as error:
+                raise RunFailed(f"{self.place}/{name} was merged by a round, and {error}") from None
             if blake3(payload).hexdigest() != said.content:
                 raise RunFailed(f"{self.place}/{name} is not what its round has merged")
             self._content[said.content] = payload
@@ -254,39 +265,70 @@ class SitesBucket:
         """Drop the bytes of a publication that this site has merged."""
         self._content.pop(said.content, None)
 
-    def put_snapshot(self, number: int, payload: bytes) -> None:
-        """Store weights and momentum after a round, unless they are there."""
-        name = _snapshot(number)
-        table = {"kind": "snapshot", "number": number, **self._run_fields()}
+    def put_snapshot(self, number: int, part: Callable[[int], bytes]) -> None:
+        """Store weights and momentum after a round, unless they are there; `part` gives a part.
+
+        One of several parts is a snapshot once its last object is there, which names the others.
+        """
+        about = {"kind": "snapshot", "number": number, **self._run_fields()}
+        if len(self.snapshot_sizes) == 1:
+            self._put_snapshot_object(_snapshot(number), about, part(0))
+            return
+        hashes = []
+        for which in range(len(self.snapshot_sizes)):
+            payload = part(which)
+            hashes.append(blake3(payload).hexdigest())
+            self._put_snapshot_object(_snapshot(number, which), about | {"part": which}, payload)
+        self._put_snapshot_object(_snapshot(number), about | {"parts": hashes}, b"")
+
+    def _put_snapshot_object(self, name: str, table: dict[str, Any], payload: bytes) -> None:
         content = seal(name, table, payload, self.secret)
         if not self.place.create(name, content):
             try:
-                self._get(name)  # by this site, before it was restarted
+                self._get(name, self._most_snapshot)  # by this site, before it was restarted
                 return
             except BadObject as error:  # a stranger was first
                 self._refuse_once(name, str(error))
                 self.place.put(name, content)
         self.sent_bytes += len(content)
 
-    def begin_at_snapshot(self) -> tuple[int, bytes] | None:
-        """Know the rounds from that of the newest snapshot on; return its number and its bytes."""
+    def begin_at_snapshot(self, load: Callable[[int, bytes], None]) -> int | None:
+        """Know the rounds from that of the newest snapshot on, and load its parts; return its
+        number, or None if there is none."""
         sizes = {
             int(name.rpartition("/")[2]): size
             for name, size in self.place.list("snapshots").items()
             if name.rpartition("/")[2].isdecimal()
         }
         for number in sorted(sizes, reverse=True):
-            name, most = _snapshot(number), HEAD_BYTES + self.snapshot_bytes
+            name = _snapshot(number)
             try:
-                if sizes[number] > most:
-                    raise BadObject(f"has {sizes[number]} bytes, and {most} are the most")
+                if sizes[number] > self._most_snapshot:
+                    raise _too_large(sizes[number], self._most_snapshot)
                 if self.begin_at(number):
-                    return number, self._get(name)[1]
+                    for which, payload in self._snapshot_parts(number):
+                        load(which, payload)
+                    return number
             except BadObject as error:
                 self._refuse_once(name, str(error))
             except FileNotFoundError:
                 continue  # deleted since it was listed
         return None
+
+    def _snapshot_parts(self, number: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the parts of a snapshot; none of them if it does not name as many as expected."""
+        table, payload = self._get(_snapshot(number), self._most_snapshot)
+        hashes = table.get("parts")
+        if hashes is None:
+            yield 0, payload
+            return
+        if not isinstance(hashes, list) or len(hashes) != len(self.snapshot_sizes):
+            raise BadObject(f"does not name {len(self.snapshot_sizes)} parts")
+        for which, expected in enumerate(hashes):
+            _, payload = self._get(_snapshot(number, which), self._most_snapshot)
+            if blake3(payload).hexdigest() != expected:
+                raise BadObject(f"has another part {which} than it names")
+            yield which, payload
 
     def clean(self) -> None:
         """Delete what nobody needs after the newest round: the oldest first, some at a time.
@@ -338,8 +380,8 @@ class SitesBucket:
         if key in self._seen:
             return self._seen[key]
         said, why, final = None, "", True
-        if size > HEAD_BYTES + self.about.bytes:
-            why, final = f"has {size} bytes, and {self.about.bytes} are the most", False
+        if size > self._most_published:
+            why, final = str(_too_large(size, self._most_published)), False
         else:
             try:
                 said = self._read_published(site, base)
@@ -359,7 +401,7 @@ class SitesBucket:
             self.refuse(what, why)
 
     def _read_published(self, site: str, base: int) -> Publication:
-        table, payload = self._get(_published(base, site))
+        table, payload = self._get(_published(base, site), self._most_published)
         if table.get("fingerprint") != self.about.fingerprint:
             raise BadObject("is of a run with another fingerprint")
         lease, needs, snapshot = (table.get(name) for name in ("lease", "needs", "snapshot"))
@@ -376,15 +418,22 @@ class SitesBucket:
         self._content[content] = payload
         return Publication(site, base, lease, content, needs, snapshot)
 
-    def _get(self, name: str) -> tuple[dict[str, Any], bytes]:
-        content = self.place.get(name)
-        self.received_bytes += len(content)
-        return unseal(name, content, self.secret, self._most(name))
+    @property
+    def _most_published(self) -> int:
+        return HEAD_BYTES + self.about.bytes
 
-    def _most(self, name: str) -> int:
-        """Return the most bytes that an object of this name holds beside its table."""
-        kind = name.partition("/")[0]
-        return {"published": self.about.bytes, "snapshots": self.snapshot_bytes}.get(kind, 0)
+    @property
+    def _most_snapshot(self) -> int:
+        return HEAD_BYTES + max(self.snapshot_sizes)
+
+    def _get(self, name: str, most_bytes: int) -> tuple[dict[str, Any], bytes]:
+        """Return an object of this run. Any other is `BadObject`; a larger one is not read."""
+        try:
+            content = self.place.get(name, most_bytes)
+        except ObjectTooLarge as error:
+            raise _too_large(error.size, most_bytes) from None
+        self.received_bytes += len(content)
+        return unseal(name, content, self.secret, most_bytes)
 
     def _run_fields(self) -> dict[str, str]:
         return {"run": self.about.run, "fingerprint": self.about.fingerprint}
@@ -393,7 +442,7 @@ class SitesBucket:
         """Return the table of a round, or None if it was not written yet."""
         for tried in range(MOST_BAD):
             try:
-                return self._get(_round(number, tried))[0]
+                return self._get(_round(number, tried), MOST_ROUND_BYTES)[0]
             except FileNotFoundError:
                 return None
             except BadObject as error:
@@ -409,7 +458,7 @@ class SitesBucket:
                 self.sent_bytes += len(content)
                 return
             try:
-                self._get(name)
+                self._get(name, MOST_ROUND_BYTES)
                 return  # another site was first
             except BadObject:
                 continue
@@ -446,14 +495,18 @@ def _published(base: int, site: str) -> str:
     return f"published/{base:06d}/{site}"
 
 
-def _snapshot(number: int) -> str:
-    return f"snapshots/{number:06d}"
+def _snapshot(number: int, part: int | None = None) -> str:
+    return f"snapshots/{number:06d}" + ("" if part is None else f".part{part}")
 
 
 def _number_in(name: str) -> int:
     """Return the number of a round or a snapshot by its name; -1 for a stranger's name."""
     written = name.rpartition("/")[2].partition(".")[0]
     return int(written) if written.isdecimal() else -1
+
+
+def _too_large(size: int, most: int) -> NotSigned:
+    return NotSigned(f"has {size} bytes, and {most} are the most")
 
 
 def _is_number(value: object) -> bool:

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, RunFailed
 from penstock.policy import sites as policy
 from penstock.policy.sites import SiteAction, SiteLease, SitePosition, SitesState
 from penstock.train.sites.bucket import RoundsGone, SitesBucket
-from penstock.train.sites.weights import SiteWeights
+from penstock.train.sites.weights import MemberWeights
 
 LONGEST_PAUSE_S = 2.0
 Answer = TypeVar("Answer")
@@ -25,7 +25,7 @@ class SiteMember:
     """One site among those that meet in a bucket."""
 
     bucket: SitesBucket
-    weights: SiteWeights
+    weights: MemberWeights
     snapshot_every: int
     merged: Callable[["MergedRound"], None]  # is told of every round
     dropped: Callable[[int, int], None]  # of a lease that was given out again: number, round
@@ -97,10 +97,9 @@ class SiteMember:
 
     def _begin_at_snapshot(self) -> bool:
         """Start from the newest snapshot; False if there is none."""
-        if (found := self.bucket.begin_at_snapshot()) is None:
+        number = self.bucket.begin_at_snapshot(self.weights.load_snapshot)
+        if number is None:
             return False
-        number, payload = found
-        self.weights.load_snapshot(payload)
         self.bucket.read_rounds()
         newest = self.bucket.newest
         # A lease that a site of this name holds is still its own. With rounds to merge that is
@@ -167,9 +166,8 @@ class SiteMember:
         if said.lease is None:
             self.bucket.publish(said, b"")
         elif not self.published:
-            payload, owed = self.weights.message(self.tokens)
-            self.bucket.publish(said, payload)
-            self.weights.keep_owed(owed)
+            published = self.bucket.publish(said, self.weights.message(self.tokens))
+            self.weights.keep_owed(published)
             self.published = True
             self.work_published()
         found, rules = self.bucket.candidates(), self.bucket.rules
@@ -190,7 +188,9 @@ class SiteMember:
         began = self.here
         if began.trained and not self.published and not action.dropped:
             # Work that was done again after a restart: its first publication is merged already.
-            self.weights.keep_owed(self.weights.message(self.tokens)[1])
+            merged = self.bucket.members(action.to)
+            own = next(one for one in merged if one.site == self.site)
+            self.weights.keep_owed(self.bucket.content(own))
             self.published = True
         for number in range(self.here.at + 1, action.to + 1):
             self._merge(number)
@@ -231,7 +231,7 @@ class SiteMember:
         newer = number > max(bucket.newest.snapshots, default=0)  # else it is there already
         if number % self.snapshot_every == 0 and by == self.site and newer:
             with contextlib.suppress(OSError):  # newcomers start from the one before
-                bucket.put_snapshot(number, self.weights.snapshot())
+                bucket.put_snapshot(number, self.weights.snapshot)
                 self.snapshot = number
         self.merged(
             MergedRound(

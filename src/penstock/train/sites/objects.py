@@ -29,6 +29,7 @@ MAGIC = b"penstock-site 1 "
 HEAD_BYTES = 1 << 16  # the most that signature and table take
 LEAST_SECRET = 16  # characters
 DEFLATED = "deflated"  # key of the table: bytes of the payload before
+LEAST_SAVED = 64  # bytes; more than the key takes
 PIECE_BYTES = 4 << 20  # that a thread deflates
 _SIGNATURE = 64  # hexadecimal digits
 _RAW, _MEMORY = -15, 9  # of zlib: no header, the most memory
@@ -45,7 +46,7 @@ class NotSigned(BadObject):
 def seal(name: str, table: dict[str, Any], payload: bytes, secret: bytes) -> bytes:
     """Return the content of an object."""
     deflated = deflate(payload)
-    if len(deflated) < len(payload):
+    if len(deflated) + LEAST_SAVED <= len(payload):
         table, payload = table | {DEFLATED: len(payload)}, deflated
     body = json.dumps(table, sort_keys=True, separators=(",", ":")).encode() + b"\n" + payload
     return MAGIC + _signed(name, body, secret) + b"\n" + body
