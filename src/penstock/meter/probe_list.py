@@ -16,6 +16,11 @@ class ProbeItem:
     at: tuple[int, ...]
     precision: str = ""  # "" where there is only one
 
+    @property
+    def curve(self) -> tuple[str, str]:
+        """Return what it is a point of."""
+        return self.table, self.precision
+
 
 @dataclass(frozen=True)
 class ProbeSizes:
@@ -87,7 +92,8 @@ QUICK = {
 def items(
     kind: str, ranks: int, fp8: bool = False, quick: bool = False, slow: tuple[str, ...] = ()
 ) -> list[ProbeItem]:
-    """Return the items in order of size: when time runs out, the largest are extrapolated.
+    """Return the items in order of size: when time runs out, the largest are extrapolated. The
+    smallest of each table come first, since a plan needs a reading of each.
 
     Precisions that are `slow` here get only small products: a reading of a large one would take
     seconds, and nobody trains in them.
@@ -105,7 +111,9 @@ def items(
         found.append(ProbeItem("fresh_s", (FRESH_BYTES,)))
     if ranks > 1:
         found += [ProbeItem("all_reduce_s", (n,)) for n in sizes.messages]
-    return sorted(found, key=_work)
+    found.sort(key=_work)
+    first = {item.curve: item for item in reversed(found)}
+    return sorted(found, key=lambda item: first[item.curve] != item)
 
 
 def _by_precision(sizes: ProbeSizes, precision: str) -> Iterator[ProbeItem]:
