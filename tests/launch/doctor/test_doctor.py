@@ -4,6 +4,7 @@ import json
 import queue
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,10 +84,25 @@ def test_one_slow_link_names_its_two_ends() -> None:
     every[1] = MeasuredLink(every[1].pair, "", 1e6, 1e-4)
     [found] = judge_links(every, None, False, 4)
     assert found.nodes == every[1].pair
-    every[1] = MeasuredLink(every[1].pair, "no connection", 0.0, 0.0)
-    [cut] = judge_links(every, None, False, 4)
-    assert cut.nodes == every[1].pair
-    assert "cluster.interface" in cut.fix
+    assert not found.spoils  # a run without both would lose more than the link
+
+
+def test_of_nodes_that_cannot_meet_the_fewest_are_left_out() -> None:
+    def cut(*pairs: tuple[str, str]) -> list[Finding]:
+        every = [replace(one, problem="refused" * (one.pair in pairs)) for one in links()]
+        return judge_links(every, None, False, 4)
+
+    [one] = cut(("n1", "n3"))
+    assert (one.nodes, one.spoils) == (("n3",), True)
+    assert "no connection to n1: refused" in one.words
+    assert "cluster.interface" in one.fix
+    [all_of_one] = cut(("n1", "n2"), ("n2", "n3"), ("n2", "n4"))
+    assert all_of_one.nodes == ("n2",)
+    assert "to 3 of the others" in all_of_one.words
+    halves = cut(("n1", "n2"), ("n1", "n4"), ("n2", "n3"), ("n3", "n4"))
+    assert len(halves) == 2
+    two = [MeasuredLink(("n1", "n2"), "refused", 0.0, 0.0)]
+    assert levels(judge_links(two, None, False, 2)) == [("bad", ("n1", "n2"))]
 
 
 def test_links_are_held_to_the_cluster_file_unless_nccl_does_the_talking() -> None:

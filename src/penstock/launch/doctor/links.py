@@ -148,17 +148,7 @@ def judge_links(
     Where collectives use NCCL, the file's tier is what NCCL does, and TCP is compared only among
     the links themselves.
     """
-    found = [
-        bad(
-            "links",
-            link.pair,
-            f"no connection between them: {link.problem}",
-            "let every TCP port through between the nodes, or name the network that connects them "
-            "in cluster.interface",
-        )
-        for link in links
-        if link.problem
-    ]
+    found = _name_cut_nodes({link.pair: link for link in links if link.problem}, nodes)
     working = [link for link in links if not link.problem]
     if not working:
         return found
@@ -184,6 +174,29 @@ def judge_links(
     return found
 
 
+def _name_cut_nodes(links: dict[Pair, MeasuredLink], nodes: int) -> list[Finding]:
+    """Name the fewest nodes without which all others reach each other; of two nodes alone, both."""
+    found, left = [], dict(links)
+    fix = (
+        "let every TCP port through between the nodes, or name the network that connects them in "
+        "cluster.interface"
+    )
+    while left:
+        counts = Counter(node for pair in left for node in pair)
+        node, count = max(counts.items(), key=lambda one: (one[1], one[0]))
+        cut = [link for pair, link in left.items() if node in pair]
+        if nodes == 2:
+            words = f"no connection between them: {cut[0].problem}"
+            found.append(bad("links", cut[0].pair, words, fix))
+        else:
+            others = [one for link in cut for one in link.pair if one != node]
+            to = others[0] if count == 1 else f"{count} of the others, such as {others[0]}"
+            words = f"no connection to {to}: {cut[0].problem}"
+            found.append(bad("links", (node,), words, fix))
+        left = {pair: link for pair, link in left.items() if node not in pair}
+    return found
+
+
 def _name_nodes(
     links: dict[Pair, MeasuredLink], nodes: int, shown: Callable[[MeasuredLink], str], against: str
 ) -> list[Finding]:
@@ -202,9 +215,9 @@ def _name_nodes(
         else:
             link = next(iter(left.values()))
             words = f"the link between them is slow: {shown(link)}, and {against}"
-            # Two nodes alone: no third can tell whose fault it is.
+            # Nothing tells whose fault it is, and a run without both loses more than the link.
             fix = "look at the switch between them and at `ethtool` on both"
-            found.append(bad("links", link.pair, words, fix, spoils=nodes > 2))
+            found.append(bad("links", link.pair, words, fix, spoils=False))
             del left[link.pair]
     return found
 
