@@ -358,15 +358,20 @@ def test_a_site_of_two_hosts_loses_one_and_ends_with_the_weights_of_the_other_si
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [TWO, {"cluster.accelerators": 4, "layout.replicate": 2, "layout.shard": 2}],
+    ids=["replicas", "replicas that are sharded"],
+)
 def test_a_wrong_rank_of_a_site_is_found_before_it_publishes(
-    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_file: MakeFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layout: dict[str, int]
 ) -> None:
-    """A bit of a weight of rank 0, which publishes for both, flips in the last step of a round."""
+    """A bit of a weight of rank 0, which publishes for all, flips in the last step of a round."""
     monkeypatch.setenv("PENSTOCK_SITES_SECRET", SECRET)
     ended = []
     for name in ("calm", "flip"):
         where = {"sites.bucket": str(tmp_path / name), "sites.name": "a", "sites.grace": "200 ms"}
-        file = run_file(name, **FIELDS | TWO | {"guard.checkpoint": "3 steps"}, **where)
+        file = run_file(name, **FIELDS | layout | {"guard.checkpoint": "3 steps"}, **where)
         folder = RunFolder(tmp_path / "runs" / name)
         if name == "flip":
             arm(folder.traps, Failpoint("t", "flip", "updated", rank=0, step=8))

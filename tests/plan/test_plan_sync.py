@@ -276,7 +276,7 @@ def test_a_site_that_shards_keeps_a_share_and_works_on_a_bucket_at_a_time():
     whole, shared = parts(Layout(replicate=8)), parts(Layout(shard=8))
     assert shared.kept == pytest.approx(whole.kept / 8, rel=0.01)
     bucket = 4 * (1 << 24)
-    assert whole.passing == shared.passing == 6 * bucket
+    assert whole.passing == shared.passing == 7 * bucket
 
 
 def test_ranks_of_a_site_that_hold_parts_gather_them_on_one():

@@ -8,7 +8,9 @@ from penstock.plan.job.job import Job, UnshardedBytes
 from penstock.plan.job.tensors import adapter_params, published_tensors
 
 BUCKET_VALUES = 1 << 24  # of the whole model that the ranks of a site work on at once
-OF_A_BUCKET = 6  # its values, what a codec makes of them on the way, and their mean
+# Buckets in fp32 at once: its values, what a codec makes of them on the way, and their mean. By the
+# peak of a process whose rank holds a half or a quarter of the model (400 to 450 MiB).
+OF_A_BUCKET = 7
 WIDE_BYTES = 4.0  # of a master weight, an anchor or an outer momentum
 COMPUTE_BYTES = 2  # gathered weights and the gradients of one layer; 16-bit in all mixed precisions
 
