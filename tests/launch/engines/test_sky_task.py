@@ -153,6 +153,11 @@ def test_a_machine_writes_the_files_of_the_run_and_starts_it(tmp_path, monkeypat
             "running",
             "runs on AWS (us-east-1), recovered 2 times",
         ),
+        (
+            {"status": "RUNNING", "infra": "-", "recovery_count": 1},
+            "running",
+            "runs, recovered 1 time",
+        ),
         ({"status": "RECOVERING"}, "running", "machines were lost; others are being rented"),
         ({"status": "SUCCEEDED"}, "ended", "ended: done"),
         ({"status": "CANCELLED"}, "ended", "ended: cancelled"),

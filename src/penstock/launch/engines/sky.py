@@ -112,7 +112,7 @@ def describe(record: dict[str, Any]) -> JobState:
     if status in _RUNNING:
         words = _RUNNING[status] + (f" on {where}" if where not in ("", "-") else "")
         lost = record.get("recovery_count") or 0
-        words += f", recovered {lost} times" if lost else ""
+        words += f", recovered {lost} {'time' if lost == 1 else 'times'}" if lost else ""
         return JobState(JobPhase.RUNNING, words, nodes)
     if not _ended(record):
         return JobState(JobPhase.UNKNOWN, f"SkyPilot calls it {status or 'nothing'}", nodes)
