@@ -57,7 +57,7 @@ setup = ["cp {tools}/* ~/sky-user-env/bin/"]
 secrets = {secrets}
 [guard]
 durable = "s3://runs/of-sky"
-checkpoint = "50 steps"
+checkpoint = "20 steps"
 """
 LOSS = """import time
 from pathlib import Path
@@ -138,13 +138,13 @@ def test_a_job_that_is_stopped_at_once_gives_its_nodes_back_and_goes_on_later(la
     shown, where = file.with_suffix(".shown"), ["--dir", str(file.parent / "runs")]
     following = lab.start(*train(file), into=shown)
     try:
-        lab.until(lambda: "step-00000050" in in_bucket(lab, "slow"), "a checkpoint in the bucket")
+        lab.until(lambda: "step-00000020" in in_bucket(lab, "slow"), "a checkpoint in the bucket")
         status = lab.do(sys.executable, "-m", "penstock", "status", "slow", *where)
         assert "runs on Slurm (lab)" in status
         lab.do(sys.executable, "-m", "penstock", "stop", "slow", "--now", *where)
         assert not lab.slurm_jobs()
         assert lab.queue()["slow"]["status"] == "CANCELLED"
-        assert following.wait(PATIENCE_S) == 1
+        assert following.wait(PATIENCE_S) == 0  # SkyPilot sends TERM first: the run has saved
         (file.parent / "pace").write_text("0")
     finally:
         if following.poll() is None:
