@@ -6,7 +6,6 @@ Each launch takes SkyPilot one to three minutes: it installs itself on the nodes
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -133,7 +132,7 @@ def test_two_nodes_of_slurm_train_one_run(lab):
     assert list(lab.queue()) == ["two"]
 
 
-def test_a_job_that_is_stopped_at_once_gives_its_nodes_back_and_goes_on_later(lab):
+def test_a_job_that_is_stopped_at_once_gives_its_nodes_back(lab):
     file = written(lab, "slow", nodes=1, steps=300, step_s=1.0)
     shown, where = file.with_suffix(".shown"), ["--dir", str(file.parent / "runs")]
     following = lab.start(*train(file), into=shown)
@@ -145,23 +144,10 @@ def test_a_job_that_is_stopped_at_once_gives_its_nodes_back_and_goes_on_later(la
         assert not lab.slurm_jobs()
         assert lab.queue()["slow"]["status"] == "CANCELLED"
         assert following.wait(PATIENCE_S) == 0  # SkyPilot sends TERM first: the run has saved
-        (file.parent / "pace").write_text("0")
     finally:
         if following.poll() is None:
             following.kill()
             following.wait()
-    lab.do(*train(file), at=file.parent)
-    folder = RunFolder(file.parent / "runs" / "slow")
-    told = subprocess.run(
-        [sys.executable, "-m", "penstock", "report", "slow", *where, "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert json.loads(told[told.index("{") :])["status"] == "done"
-    events = [path.read_text() for path in folder.journal.glob("a*.events")]
-    assert any('"kind":"resumed"' in lines for lines in events)
-    assert "step-00000300" in in_bucket(lab, "slow")
 
 
 def test_what_skypilot_says_against_a_job_is_told_and_leaves_no_run(lab):
