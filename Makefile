@@ -52,9 +52,11 @@ test-mlflow: $(VENV)/.dev $(MLFLOW)/.made
 test-kubernetes: $(VENV)/.dev $(KUBERNETES)/.made
 	$(BIN)/python -m pytest -m kubernetes
 
-# What is submitted to SkyPilot, by its own parser and command.
+# What is submitted to SkyPilot, by its own parser; and runs by its command, server and jobs controller on
+# a real Slurm of two nodes over ssh, with a real S3 server (root, Python 3.10 and Ceph as above): minutes.
 test-sky: $(VENV)/.dev $(SKY)/.made
-	$(BIN)/python -m pytest -m sky
+	@scripts/sky_slurm.sh install
+	$(BIN)/python -m pytest -m sky -rs tests/launch/engines
 
 # Attacks on real runs by strangers in network namespaces (root and iproute2; TIMES=20: so often), and
 # a few seeds of `drill-hostile`.

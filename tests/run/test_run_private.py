@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,6 +60,29 @@ def test_only_this_user_can_enter_the_memory_of_a_run(shared: Path, run: RunFold
     (shared / NAME).chmod(0o755)  # as an older version left it
     assert run.make_scratch() == made
     assert mode(made.parent) == 0o700
+
+
+@needs_root
+def test_the_memory_of_a_run_in_another_container_is_not_swept(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_MEMORY", str(tmp_path / "memory"))  # of the host, for both
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "runs" / "deleted").mkdir()
+    deleted = RunFolder(tmp_path / "runs" / "deleted").make_scratch()
+    (tmp_path / "runs" / "deleted").rmdir()
+    made = run.make_scratch()
+    assert not deleted.exists()
+    other = tmp_path / "runs" / "other"
+    code = (
+        "from pathlib import Path; from penstock.run.folder import RunFolder;"
+        f"RunFolder(Path({str(other)!r})).make_scratch()"
+    )
+    disks = f'mount -t tmpfs none {tmp_path}/runs && mkdir {other} && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "sh", "-c", disks, sys.executable, code]
+    subprocess.run(command, check=True, timeout=120)
+    assert RunFolder(other).scratch.exists()
+    assert (made / "where").exists()
 
 
 @needs_root

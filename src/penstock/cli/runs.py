@@ -13,7 +13,7 @@ from rich.table import Table
 
 from penstock.cli.show import Json, err, is_stdout, out, print_json, print_table, write_page
 from penstock.errors import PenstockError, system_error
-from penstock.launch.engines.engine import JOB_LOGS, read_submission
+from penstock.launch.engines.engine import JOB_LOGS, far_logs, read_submission
 from penstock.launch.engines.table import job_of
 from penstock.run.folder import RunFolder, find_run, list_runs
 from penstock.run.load import load
@@ -220,6 +220,11 @@ def _log_files(
             yield path, f"node output, {path.name}"
     if not numbers and any(folder.logs.glob(f"{JOB_LOGS}*")):
         return
+    if not numbers and (submission := read_submission(folder.path)) and far_logs(submission):
+        raise PenstockError(
+            f"run '{folder.name}': its nodes print on other machines; `{far_logs(submission)}` "
+            "shows it"
+        )
     if not numbers:
         raise PenstockError(f"run '{folder.name}' has printed nothing yet: {folder.logs} is empty")
     chosen = numbers[-1] if attempt is None else attempt

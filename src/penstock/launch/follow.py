@@ -9,12 +9,15 @@ import time
 from dataclasses import dataclass, field
 
 from penstock.data.store.meeting_place import MeetingPlace, SharedFolder
+from penstock.data.store.objects import is_url
 from penstock.errors import PenstockError, RunFailed
-from penstock.guard.tiers.journal_facts import last_result
+from penstock.guard.tiers.journal_facts import last_result, recorded_step
 from penstock.launch.engines.engine import (
+    FAR,
     JobPhase,
     JobState,
     Submission,
+    far_logs,
     is_out_of_reach,
     meets,
 )
@@ -94,7 +97,7 @@ def follow(run: Run, submission: Submission, listener: Listener) -> None:
     finally:
         watch.ended.set()
     keep_end(folder.path, submission, watch.state)
-    _refuse_failure(run, submission, watch.state)
+    refuse_failure(run, submission, watch.state)
 
 
 def _show(run: Run, watch: JobWatch, listener: Listener) -> None:
@@ -129,7 +132,7 @@ def count_invocations(folder: RunFolder) -> int:
     return len(lines_of(read_events(folder.journal / SUPERVISOR), InvocationStarted))
 
 
-def _refuse_failure(run: Run, submission: Submission, state: JobState) -> None:
+def refuse_failure(run: Run, submission: Submission, state: JobState) -> None:
     """Raise RunFailed unless the job began the run and it ended well, or a person stopped it.
 
     Where the records are on a volume that only the nodes see, the engine's word has to do.
@@ -138,12 +141,28 @@ def _refuse_failure(run: Run, submission: Submission, state: JobState) -> None:
     if is_out_of_reach(run) and state.well:
         return
     began = count_invocations(folder) > int(submission.detail.get(INVOCATIONS, "0"))
+    logs = far_logs(submission) or f"penstock logs {folder.name}"
     if began and last_result(folder) in WELL:
+        _refuse_lost_end(run, folder, logs)
         return
     raise RunFailed(
-        f"run '{folder.name}' did not end well: {state.words}. `penstock logs {folder.name}` shows "
-        "what its nodes printed; the same command goes on from its last checkpoint"
+        f"run '{folder.name}' did not end well: {state.words}. `{logs}` shows what its nodes "
+        "printed; the same command goes on from its last checkpoint"
     )
+
+
+def _refuse_lost_end(run: Run, folder: RunFolder, logs: str) -> None:
+    """Raise RunFailed where the last checkpoint stayed on a disk that is gone with its machine."""
+    if run.cluster.launcher not in FAR or not is_url(run.guard.durable or ""):
+        return
+    made, kept = recorded_step(folder), recorded_step(folder, ("remote",))
+    if made is not None and made > (kept or 0):
+        has = "no checkpoint of it" if kept is None else f"step {kept}"
+        raise RunFailed(
+            f"run '{folder.name}' ended at step {made}, and that checkpoint did not reach "
+            f'guard.durable = "{run.guard.durable}", which has {has}: it went with its machine. '
+            f"`{logs}` shows why the bucket did not take it"
+        )
 
 
 def ask(run: Run, submission: Submission, what: str) -> None:

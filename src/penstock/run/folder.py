@@ -136,10 +136,12 @@ class RunFolder:
             made = self._private_scratch()
         except PermissionError:
             made = self._private_scratch()  # another user took the name meanwhile: take another
+        write_private(made / "mounts", _mounts())  # before "where", by which others find it
         write_private(made / "where", os.fsencode(self.path.resolve()))
         for where in made.parent.glob("*/where"):
             with suppress(OSError, ValueError):  # another process sweeps too
-                if not Path(os.fsdecode(where.read_bytes())).exists():
+                gone = not Path(os.fsdecode(where.read_bytes())).exists()
+                if gone and _same_mounts(where.parent):
                     shutil.rmtree(where.parent, ignore_errors=True)
         return made
 
@@ -301,6 +303,25 @@ def plan_for_checkpoint(plan: dict[str, Any]) -> dict[str, Any]:
 
 def _plan_hash(plan: dict[str, Any]) -> str:
     return hash_json(json.loads(json.dumps(plan)))
+
+
+def _mounts() -> bytes:
+    """Return a name of the mounts that this process sees; empty where the system has none."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/mnt").encode()
+    return b""
+
+
+def _same_mounts(scratch: Path) -> bool:
+    """Return whether the run of a scratch folder sees this process's disks.
+
+    Containers may share the memory of their host (`docker run --ipc=host`) and not their disks: a
+    run folder of another one is not there, and its run may be alive.
+    """
+    try:
+        return (scratch / "mounts").read_bytes() == _mounts()
+    except FileNotFoundError:  # of an earlier version
+        return True
 
 
 def memory_root() -> Path | None:

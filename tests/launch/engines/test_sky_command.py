@@ -1,6 +1,6 @@
 """SkyPilot's command as the engine uses it. A program of its name stands in: it rents nothing.
 
-It answers as SkyPilot 0.14.1 does; whether that is so, no test without an account can tell.
+It answers as SkyPilot 0.14.1 did on a Slurm; `test_sky_slurm.py` asks the real one.
 """
 
 import json
@@ -13,7 +13,7 @@ import yaml
 from engine_runs import job_of
 from penstock.errors import PenstockError, RunFailed
 from penstock.launch.engines import sky
-from penstock.launch.engines.engine import JobPhase
+from penstock.launch.engines.engine import JobPhase, Submission
 from penstock.launch.engines.sky import Sky
 
 PROGRAM = """#!/bin/sh
@@ -21,7 +21,7 @@ echo "$*" >> {folder}/calls
 case "$2" in
 queue) [ -f {folder}/queue ] || {{ echo "Error: No in-progress managed jobs." >&2; exit 1; }}
     cat {folder}/queue ;;
-launch) [ ! -f {folder}/broken ] || {{ echo "no credentials for AWS" >&2; exit 1; }}
+launch) [ ! -f {folder}/broken ] || {{ cat {folder}/broken >&2; exit 1; }}
     echo '[{{"job_id": 7, "job_name": "a-run", "status": "STARTING"}}]' > {folder}/queue
     printf 'Useful Commands\\nManaged Job ID: 7\\n' ;;
 cancel) echo '[{{"job_id": 7, "job_name": "a-run", "status": "CANCELLED"}}]' > {folder}/queue ;;
@@ -67,8 +67,29 @@ def test_a_second_job_of_the_name_is_refused_before_it_is_launched(folder):
     assert "launch" not in (folder / "calls").read_text()
 
 
+def test_a_new_job_is_known_at_once_where_the_queue_was_empty_before(folder):
+    (folder / "queue").write_text("[]\n")  # as SkyPilot's server answers that runs the jobs itself
+    state = Sky().state(Sky().submit(job_in(folder)))
+    assert (state.phase, state.words) == (JobPhase.QUEUED, "machines are being rented")
+
+
+def test_the_first_command_also_starts_skypilots_server_and_says_so_in_colours(folder):
+    record = {"job_id": 3, "job_name": "a-run", "status": "RUNNING", "infra": "Slurm (lab)"}
+    begin = "\x1b[2mFailed to connect. Starting a local server.\x1b[0m\n\x1b[32m✓ [x]\x1b[0m\n"
+    (folder / "queue").write_text(begin + json.dumps([record], indent=2) + "\n")
+    state = Sky().state(Submission("sky", "3", 0.0, {}))
+    assert (state.phase, state.words) == (JobPhase.RUNNING, "runs on Slurm (lab)")
+    assert "jobs queue --all --verbose" in (folder / "calls").read_text()  # else infra is null
+
+
+def test_an_answer_that_is_no_queue_is_told(folder):
+    (folder / "queue").write_text("[INFO] nothing\n")
+    with pytest.raises(RunFailed, match=r"`sky jobs queue` answered something else: '\[INFO\] n"):
+        Sky().submit(job_in(folder))
+
+
 def test_what_skypilot_says_against_a_job_is_told(folder):
-    (folder / "broken").touch()
+    (folder / "broken").write_text("\x1b[31mno credentials\x1b[0m for AWS\n")
     with pytest.raises(RunFailed, match=r"`sky jobs launch` failed: no credentials for AWS"):
         Sky().submit(job_in(folder))
 

@@ -42,6 +42,10 @@ REFUSED = [
     ([f"{SECTION}.accelerators=cpu"], '= "cpu": cluster.use = "H100" plans with 8 × '),
     (["cluster.use=here"], 'write the same machine there, such as cluster.use = "H100"'),
     ([f"{SECTION}.infra=aws/us east"], f'{SECTION}.infra = "aws/us east": no place'),
+    (
+        [f"{SECTION}.infra=Slurm/lab", f'{SECTION}.secrets=["A_KEY"]'],
+        f'{SECTION}.spot = true: SkyPilot has no spot machines on "Slurm/lab"',
+    ),
     ([f"{SECTION}.setup=null"], f"{SECTION}.setup: missing, and a new machine has no Penstock"),
     ([f"{SECTION}.infra=gcp"], f'{SECTION}.secrets: empty, and machines of "gcp" have no rights'),
     ([f"{SECTION}.infra=null"], f"{SECTION}.secrets: empty, and machines of any cloud have no"),
@@ -64,6 +68,8 @@ def test_what_can_run_is_not_refused():
     assert Sky().refusals(job_of("sky")) == []
     elsewhere = [f"{SECTION}.infra=gcp", f'{SECTION}.secrets=["AWS_ACCESS_KEY_ID"]']
     assert Sky().refusals(job_of("sky", *elsewhere)) == []
+    slurm = [f"{SECTION}.infra=slurm/lab", f"{SECTION}.spot=false", f'{SECTION}.secrets=["A_KEY"]']
+    assert Sky().refusals(replace(job_of("sky", *slurm), dry=True)) == []
     image = [f"{SECTION}.setup=null", f"{SECTION}.image=docker:registry/penstock:1"]
     assert Sky().refusals(job_of("sky", *image)) == []
     assert Sky().refusals(job_of("sky", f"{SECTION}.accelerators=cpu", "cluster.use=here")) == []
@@ -126,7 +132,7 @@ def test_a_machine_writes_the_files_of_the_run_and_starts_it(tmp_path, monkeypat
     said = subprocess.run(
         ["bash", "-c", task["run"]], env=env, capture_output=True, text=True, check=True
     ).stdout.split()
-    folder = tmp_path / "machine" / "penstock-run"
+    folder = tmp_path / "machine" / "penstock-run-3"  # nodes of a Slurm share their home
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     assert said == [str(folder), "train", "run.toml", f"node-3-{boot}"]
     assert (folder / "my_loss.py").read_text() == code
@@ -147,6 +153,11 @@ def test_a_machine_writes_the_files_of_the_run_and_starts_it(tmp_path, monkeypat
             "running",
             "runs on AWS (us-east-1), recovered 2 times",
         ),
+        (
+            {"status": "RUNNING", "infra": "-", "recovery_count": 1},
+            "running",
+            "runs, recovered 1 time",
+        ),
         ({"status": "RECOVERING"}, "running", "machines were lost; others are being rented"),
         ({"status": "SUCCEEDED"}, "ended", "ended: done"),
         ({"status": "CANCELLED"}, "ended", "ended: cancelled"),
@@ -154,6 +165,11 @@ def test_a_machine_writes_the_files_of_the_run_and_starts_it(tmp_path, monkeypat
             {"status": "FAILED_NO_RESOURCE", "failure_reason": "none left"},
             "ended",
             "ended: failed no resource: none left",
+        ),
+        (
+            {"status": "FAILED_PRECHECKS", "failure_reason": "Hint:\n \x1b[1msky check\x1b[0m"},
+            "ended",
+            "ended: failed prechecks: Hint: sky check",
         ),
         ({"status": "NEW_WORD"}, "unknown", "SkyPilot calls it NEW_WORD"),
     ],

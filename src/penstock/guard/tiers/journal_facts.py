@@ -24,13 +24,15 @@ from penstock.policy.restart import EARLY
 from penstock.run.folder import RunFolder
 from penstock.run.load import load
 
+DURABLE = ("disk", "remote")
+"""Tiers that outlive the memory of a host."""
 _BY_RANKS = (CheckpointSaved, CheckpointLoaded, StepsTakenBack)
 _MARKS = [f'"kind":"{cls.kind}"'.encode() for cls in _BY_RANKS]
 CheckpointEvent = CheckpointSaved | CheckpointLoaded | StepsTakenBack | CheckpointAdopted
 
 
-def recorded_step(folder: RunFolder) -> int | None:
-    """Return the newest step that should be in a durable store; None if nothing was ever saved.
+def recorded_step(folder: RunFolder, tiers: Collection[str] = DURABLE) -> int | None:
+    """Return the newest step that should be in a store of `tiers`; None if none was ever saved.
 
     Raises OSError if the journal cannot be read.
     """
@@ -44,7 +46,7 @@ def recorded_step(folder: RunFolder) -> int | None:
             continue
         elif isinstance(event, CheckpointAdopted):
             steps = {earlier for earlier in steps if earlier < step} | {step}
-        elif event.tier != "memory":
+        elif event.tier in tiers:
             steps.add(step)
     return max(steps, default=None)
 

@@ -108,6 +108,16 @@ def read_submission(folder: Path) -> Submission | None:
         return None
 
 
+def far_logs(submission: Submission) -> str:
+    """Return the command that shows what nodes print which share no disk with this machine."""
+    if submission.engine == "sky":
+        return f"sky jobs logs {submission.job}"
+    if submission.engine == "kubernetes":
+        where = submission.detail.get("namespace", "default")
+        return f"kubectl logs -n {where} -l app.kubernetes.io/instance={submission.job}"
+    return ""
+
+
 class JobPhase(StrEnum):
     """Phase of a submitted job."""
 

@@ -25,7 +25,8 @@ LAUNCH_S, ASK_S, CANCEL_S = 1800.0, 120.0, 900.0
 POLL_S = 5.0
 FRESH_S = 20.0  # the queue is asked again after this: its command takes seconds of a core
 LONGEST_WORDS = 300
-_JOB_ID = re.compile(r"Managed Job ID: (?:\x1b\[[0-9;]*m)*(\d+)")
+_JOB_ID = re.compile(r"Managed Job ID: (\d+)")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # SkyPilot prints reasons of failures in colours
 _NO_JOBS = "No in-progress managed jobs"
 _kept: tuple[float, list[dict[str, Any]]] | None = None
 _QUEUED = {"PENDING": "waits for SkyPilot's controller", "STARTING": "machines are being rented"}
@@ -62,7 +63,8 @@ class Sky:
         file = job.run_file.parent / TASK
         write_atomic(file, self.text(job))
         said = _sky(launch_command(run, str(file))[1:], LAUNCH_S)
-        if told := _JOB_ID.search(said):
+        _forget()
+        if told := _JOB_ID.search(_COLOURS.sub("", said)):
             number = told[1]
         else:
             number = str(max(one["job_id"] for one in _queue() if one["job_name"] == name))
@@ -110,7 +112,7 @@ def describe(record: dict[str, Any]) -> JobState:
     if status in _RUNNING:
         words = _RUNNING[status] + (f" on {where}" if where not in ("", "-") else "")
         lost = record.get("recovery_count") or 0
-        words += f", recovered {lost} times" if lost else ""
+        words += f", recovered {lost} {'time' if lost == 1 else 'times'}" if lost else ""
         return JobState(JobPhase.RUNNING, words, nodes)
     if not _ended(record):
         return JobState(JobPhase.UNKNOWN, f"SkyPilot calls it {status or 'nothing'}", nodes)
@@ -125,9 +127,15 @@ def _ended(record: dict[str, Any]) -> bool:
 
 
 def _with(words: str, more: object) -> str:
-    said = " ".join(str(more or "").split())
+    said = " ".join(_COLOURS.sub("", str(more or "")).split())
     words = f"{words}: {said}" if said else words
     return words if len(words) <= LONGEST_WORDS else f"{words[: LONGEST_WORDS - 1]}…"
+
+
+def _forget() -> None:
+    """Forget the queue as it was before a job was launched."""
+    global _kept
+    _kept = None
 
 
 def _queue(fresh_s: float = 0.0) -> list[dict[str, Any]]:
@@ -136,17 +144,28 @@ def _queue(fresh_s: float = 0.0) -> list[dict[str, Any]]:
     if _kept and time.monotonic() - _kept[0] < fresh_s:
         return _kept[1]
     try:
-        said = _sky(["jobs", "queue", "--all", "--output", "json"], ASK_S)
+        # Without --verbose, SkyPilot leaves place, details and reason of a failure null.
+        said = _sky(["jobs", "queue", "--all", "--verbose", "--output", "json"], ASK_S)
     except RunFailed as error:
         if _NO_JOBS in str(error):  # there is no controller yet
             return []
         raise
-    try:
-        found = json.loads(said[said.index("[") :])  # warnings may stand before it
-        _kept = time.monotonic(), [dict(one) for one in found]
-        return _kept[1]
-    except (ValueError, TypeError):
-        raise RunFailed(f"`sky jobs queue` answered something else: {said[:200]!r}") from None
+    _kept = time.monotonic(), _records(said)
+    return _kept[1]
+
+
+def _records(said: str) -> list[dict[str, Any]]:
+    """Return the records that `sky jobs queue` printed.
+
+    Other words may stand before them: the first command also says that it starts SkyPilot's server.
+    """
+    plain = _COLOURS.sub("", said)
+    for begin in re.finditer(r"^\[", plain, re.MULTILINE):
+        try:
+            return [dict(one) for one in json.loads(plain[begin.start() :])]
+        except (ValueError, TypeError):
+            continue
+    raise RunFailed(f"`sky jobs queue` answered something else: {plain[:200]!r}")
 
 
 def _sky(arguments: list[str], timeout_s: float) -> str:
@@ -172,7 +191,8 @@ def _sky(arguments: list[str], timeout_s: float) -> str:
             "api status`"
         ) from None
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        printed = _COLOURS.sub("", done.stderr + done.stdout)
+        lines = [line for line in printed.splitlines() if line.strip()]
         why = redact(" ".join(lines[-3:]))[-400:]
         raise RunFailed(f"`sky {' '.join(arguments[:2])}` failed: {why or done.returncode}")
     return done.stdout

@@ -21,7 +21,8 @@ from penstock.run.schema.run import Run
 
 CPU = "cpu"
 """Value of `cluster.sky.accelerators` for machines without."""
-FOLDER = "~/penstock-run"
+FOLDER = "~/penstock-run-$SKYPILOT_NODE_RANK"
+"""Folder of a node. The nodes of a job share their home where the cloud is a Slurm."""
 
 _ACCELERATOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]*)?")
 _INFRA = re.compile(r"[a-z0-9*]+(/[^/\s]+)*", re.IGNORECASE)
@@ -112,6 +113,11 @@ def _machine_problems(run: Run) -> Iterator[str]:
         yield (
             f'cluster.sky.infra = "{section.infra}": no place; write "CLOUD", "CLOUD/REGION" or '
             '"CLOUD/REGION/ZONE"'
+        )
+    if section.spot and (section.infra or "").partition("/")[0].lower() == "slurm":
+        yield (
+            f'cluster.sky.spot = true: SkyPilot has no spot machines on "{section.infra}", and the '
+            "job would fail before it starts; write spot = false"
         )
     if not section.setup and not section.image:
         yield (
