@@ -64,11 +64,6 @@ class HourSchedule:
     finish_s: float  # inf: no hour ever has the power for it
     late: bool  # it ends after the deadline
 
-    def level_at(self, t: float) -> int | None:
-        """Return what the run does at a moment; beyond the planned end, what it did last."""
-        found = next((one for one in self.stretches if one.start_s <= t < one.end_s), None)
-        return (found or self.stretches[-1]).level
-
     @property
     def pauses(self) -> tuple[Stretch, ...]:
         return tuple(one for one in self.stretches if one.level is None)
