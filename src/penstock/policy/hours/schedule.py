@@ -36,7 +36,7 @@ def decide(state: HourState, terms: HourTerms, curve: HourlyCurve) -> HourDecisi
 
 def schedule(state: HourState, terms: HourTerms, curve: HourlyCurve) -> HourSchedule:
     """Return the cheapest schedule that is found; without pauses where the run will be late."""
-    if state.work_s <= 0:
+    if state.work_s <= ENOUGH_S:
         rest = Stretch(
             state.now_s, curve.next_hour(state.now_s), _level_at_the_end(state, terms, curve)
         )

@@ -31,6 +31,7 @@ class HourTerms:
     paused_w: float  # of the site while the run pauses: the machines stay on
     switch_s: float  # without progress at every start: the save before it, starting, loading
     by: By = "cost"
+    save_s: float = 0.0  # the part of `switch_s` in which the ranks before still work
 
 
 @dataclass(frozen=True)
