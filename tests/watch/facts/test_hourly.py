@@ -100,6 +100,50 @@ def test_machines_that_are_off_in_a_pause_cost_nothing_then(tmp_path: Path) -> N
     assert any("of pauses are not counted" in note for note in found.notes)
 
 
+def test_an_hour_on_some_accelerators_is_billed_with_what_they_and_the_others_drew(
+    tmp_path: Path,
+) -> None:
+    joules, costs = {}, {}
+    for count in (1, 2):
+        (where := tmp_path / str(count)).mkdir()
+        written = Written(run_of(where).folder.path.parents[1], None)
+        rates = {**CostRates().to_json(), **hours_written(DAY)}
+        written.folder.plan_file.write_text(json.dumps(PLAN | {"rates": rates}))
+        budget = 'hours_csv = "gone.csv"\nfinish_within = "3 days"\nhours_paused = "idle"\n'
+        text = written.folder.run_file.read_text().replace('hours_paused = "idle"\n', budget)
+        written.folder.run_file.write_text(text)
+        for file in written.folder.journal.iterdir():
+            file.unlink()
+        small = {"attempt": 1, "ranks": count, "of": 2, "why": "an hour"}
+        written.supervisor(
+            (0.0, "invocation", {"ranks": 2}),
+            (1.0, "launch", {"attempt": 0, "ranks": 2}),
+            (6400.0, "launch", {"attempt": 1, "ranks": count}),
+            (6400.0, "resized", small),
+            (6445.0, "ended", {"result": "done", "error": ""}),
+        )
+        written.ranks(0, 1.0, range(1, 21))
+        written.ranks(1, 6400.0, range(21, 41), count=count)
+        view = RunView(written.folder)
+        energy, costs[count] = energy_of(view), costs_of(view)
+        assert energy is not None
+        assert energy.by_time is not None
+        by = energy.by_time
+        kwh = by.joules.sum(axis=1) / J_PER_KWH
+        assert costs[count].kwh == pytest.approx(kwh.sum())
+        hours = [DAY.at(float(t)).usd_per_kwh for t in by.start + 1e-3]
+        assert costs[count].usd == pytest.approx(kwh @ hours)
+        last = by.start >= T + 6400 - 1e-3  # the first 45 s of the hour from midnight
+        joules[count] = dict(zip(Cause, by.joules[last].sum(axis=0).tolist(), strict=True))
+        assert view.fewer_s == pytest.approx(45.0 if count == 1 else 0.0)
+    down, busy = joules[1][Cause.DOWN], joules[1][Cause.COMPUTE]
+    assert joules[2][Cause.DOWN] == 0.0
+    assert 0 < down < busy
+    assert busy == pytest.approx(joules[2][Cause.COMPUTE] / 2)
+    saved = sum(joules[2].values()) - sum(joules[1].values())
+    assert costs[2].usd - costs[1].usd == pytest.approx(0.01 * saved / J_PER_KWH)
+
+
 def test_electricity_apart_is_paid_by_the_hour_and_a_rent_has_it_in_it(tmp_path: Path) -> None:
     price, apart = SourcedRate(3.0, "given"), SourcedRate(9.0, "given")
     for folder in ("plain", "owned", "rented"):

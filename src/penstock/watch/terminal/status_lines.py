@@ -57,14 +57,15 @@ def _speed(facts: RunFacts) -> Text:
     if not view.tokens_per_s or not view.step_s:
         return row("speed", ("no step yet", "dim"))
     line = row("speed", (f"{view.tokens_per_s:,.0f} tokens/s", "bold"))
-    if plan and plan.step_deviation is not None and plan.planned_tokens_per_s:
+    planned = plan is not None and plan.step_deviation is not None and plan.step_s == view.step_s
+    if plan and planned and plan.planned_tokens_per_s:  # else on fewer ranks than planned
         gap = plan.planned_step_s / view.step_s - 1
         style = "green" if plan.within_band or gap > 0 else "yellow"
         line.append(f"  plan {plan.planned_tokens_per_s:,.0f}", style="dim")
         line.append(f" ({gap:+.0%}{', within its band' if plan.within_band else ''})", style=style)
     if view.mfu is not None:
         line.append(f"   {format_percent(view.mfu)} MFU")
-        if plan and plan.step_deviation is not None:
+        if plan and planned and plan.step_deviation is not None:
             line.append(
                 f"  plan {format_percent(view.mfu * (1 + plan.step_deviation))}", style="dim"
             )
