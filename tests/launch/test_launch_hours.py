@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import penstock
-from made_probe import probed
+from made_probe import known_watts
 from penstock.drill import audit
 from penstock.launch import start as launch
 from penstock.launch.prepare.listener import Listener
@@ -30,14 +30,12 @@ from penstock.ledger.journal.read import JournalLine, read_events, read_steps
 from penstock.ledger.journal.records import file_name
 from penstock.ledger.merge import attempt_windows
 from penstock.ledger.timeline import AttemptWindow
-from penstock.meter.inventory import take_inventory
-from penstock.plan.hardware.cluster import here_file
 from penstock.policy.hours.terms import HourTerms, PowerLevel
-from penstock.run.clusters.load import save_cluster
 from penstock.run.folder import RunFolder
 from penstock.run.hours import Hour, HourlyCurve
 from penstock.run.load import load
 from penstock.run.schema.run import Run
+from penstock.watch.facts.rank_health import rank_health
 from penstock.watch.facts.run_facts import RunFacts
 from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.screen import summary
@@ -220,11 +218,8 @@ FEWER = FIELDS | {
 @pytest.fixture
 def metered() -> Iterator[None]:
     """This machine, with two ranks whose watts are known."""
-    file = probed(take_inventory().fingerprint)
-    known = file.accelerator.model_copy(update={"tdp_w": 100.0, "idle_w": 5.0})
-    save_cluster(file.model_copy(update={"accelerator": known}), here_file())
-    yield
-    here_file().unlink()
+    with known_watts():
+        yield
 
 
 @pytest.fixture
@@ -352,6 +347,7 @@ def test_an_hour_with_power_for_one_of_two_ranks_is_trained_on_one(
     def look(folder: RunFolder) -> None:
         view = RunView(folder)
         seen["fewer"], seen["status"], seen["pause"] = view.fewer, view.status, view.pause
+        seen["health"] = rank_health(view).to_json()["counts"]
         seen["line"] = [text for text in problem_texts(view) if "accelerators" in text]
 
     day = Day(clock, 30, 60, look)
@@ -376,6 +372,7 @@ def test_an_hour_with_power_for_one_of_two_ranks_is_trained_on_one(
     ]
     assert (seen["fewer"], seen["status"], seen["pause"]) == (words, "running", "")
     assert words in seen["line"]
+    assert seen["health"] == {"fine": 1, "not started": 1}
     assert view.fewer == ""
     assert any("on some accelerators" in text for text in problem_texts(view))
     check_ledger(view)

@@ -20,6 +20,7 @@ from penstock.policy.hours.schedule import HourDecision, decide
 from penstock.policy.hours.terms import COLUMN_OF, HourState, HourTerms, has_power
 from penstock.run.folder import RunFolder
 from penstock.run.hours import HourlyCurve, read_hours
+from penstock.run.launch_record import LaunchRecord
 from penstock.run.schema.run import Run
 
 PACE_STEPS = 64  # whose median is the pace
@@ -38,6 +39,7 @@ class HourWatch:
     finish_within_s: float
     clock: Callable[[], float] = time.time
     stop_s: float = 0.0  # that the ranks take to save and end
+    planned: LaunchRecord = field(default_factory=LaunchRecord)
     level: int | None = None  # at which ranks train now; None: no rank runs
     decision: HourDecision = field(init=False)
     _asked_s: float | None = None  # when it was decided,
@@ -77,7 +79,7 @@ class HourWatch:
         A run that ran out of memory may have another layout now, which is not cut down as planned.
         """
         self.level, self._asked_s = None, None
-        layout = Layout(**self.folder.read_launch_record().layout)
+        layout = Layout(**self._launch().layout)
         full, *fewer = self.terms.levels
         fewer = [level for level in fewer if layout_on(layout, level.accelerators)]
         self.terms = replace(self.terms, levels=(full, *fewer))
@@ -112,7 +114,8 @@ class HourWatch:
     def _decide(self, t: float) -> HourDecision:
         work_s = self._work_s()
         if work_s is None:  # the first steps of a run that could not be planned
-            return HourDecision(self.level or 0, t + UNKNOWN_PACE_S, late=False)
+            found = decide(HourState(t, t, 0.0, self.level), self.terms, self.curve)
+            return replace(found, until_s=min(found.until_s, t + UNKNOWN_PACE_S))
         left_s = self.finish_within_s - self._spent_s()
         return decide(HourState(t, t + left_s, work_s, self.level), self.terms, self.curve)
 
@@ -137,9 +140,14 @@ class HourWatch:
         starts = lines_of(read_events(self.folder.journal / SUPERVISOR), InvocationStarted)
         return max(0.0, now() - min((line.t for line in starts), default=now()))
 
+    def _launch(self) -> LaunchRecord:
+        """Return plan.json; what it will be, before the first attempt on several hosts."""
+        found = self.folder.read_launch_record()
+        return found if found.launched else self.planned
+
     def _work_s(self) -> float | None:
         """Return the time that the run still takes without pauses; None if nobody knows."""
-        launch = self.folder.read_launch_record()
+        launch = self._launch()
         predicted: dict[str, Any] = launch.predicted
         paces_s: dict[float, float] = {}  # of the newest attempt at each speed
         speeds, reached = self._speeds(), 0
@@ -190,4 +198,5 @@ def hour_watch(
     else:
         terms = terms_from_json(predicted["terms"])
     stop_s = terms.save_s + (plan["predicted"].get("step_s") or 0.0)
-    return HourWatch(folder, curve, terms, budget.finish_within, clock, stop_s)
+    planned = LaunchRecord.from_json(plan)
+    return HourWatch(folder, curve, terms, budget.finish_within, clock, stop_s, planned)
