@@ -122,8 +122,8 @@ def _supervisor(record: Recorder, done: Simulation) -> Iterator[tuple[float, Jou
         yield attempt.launched, AttemptLaunched(attempt=number, ranks=attempt.ranks)
         if attempt.by_hour or before:
             why = f"on {attempt.ranks:,} of {own.ranks:,} accelerators, simulated"
-            size = RunResized(attempt=number, ranks=attempt.ranks, of=own.ranks, why=why)
-            yield attempt.launched, size
+            resized = RunResized(attempt=number, ranks=attempt.ranks, of=own.ranks, why=why)
+            yield attempt.launched, resized
         before = attempt.by_hour
         if attempt.fault:
             since, noticed, cause = attempt.fault
