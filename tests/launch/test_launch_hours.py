@@ -230,7 +230,7 @@ def limited(
     metered: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Run]:
-    """A run of two ranks; the hour from noon has the power for one of them."""
+    """A run of two ranks or more; the hour from noon has the power for `at_noon` of them."""
     # Decisions are about hours, and these runs take seconds.
     work_s = hours_room.HourWatch._work_s
     monkeypatch.setattr(hours_room.HourWatch, "_work_s", lambda self: 1e4 * (work_s(self) or 0.0))
@@ -240,14 +240,14 @@ def limited(
         rows = [f"{hour},{CHEAP},{limit_w if hour == 12 else 1e6}" for hour in range(24)]
         path.write_text("\n".join(["hour,usd_per_kwh,grid_limit_w", *rows]) + "\n")
 
-    def made(name: str = "test", **more: Any) -> Run:
-        file = run_file(name, **FEWER | more)
+    def made(at_noon: int = 1, **more: Any) -> Run:
+        file = run_file(**FEWER | more)
         write(1e6)
         planned = penstock.plan(load(file, fields(path))).hours
         assert planned is not None
-        full, one = planned.terms.levels
-        assert (full.accelerators, one.accelerators) == (2, 1)
-        write((full.watts + one.watts) / 2)
+        needs_w = [one.needs_w for one in planned.terms.levels]
+        place = [one.accelerators for one in planned.terms.levels].index(at_noon)
+        write((needs_w[place - 1] + needs_w[place]) / 2)
         return load(file, fields(path))
 
     return made
@@ -400,6 +400,19 @@ def test_a_rank_that_dies_in_an_hour_of_one_starts_again_alone(
     assert sizes(view) == [2, 1, 1, 2]
     assert [line.event.ranks for line in lines(folder, RunResized)] == [1, 1, 2]
     check_samples(folder)
+    assert losses(folder) == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_replicas_of_live_mode_are_as_many_as_the_hour_allows(
+    run_file: MakeFile, limited: Callable[..., Run], clock: Clock
+) -> None:
+    plain = unlimited(run_file)
+    run = limited(2, **{"cluster.accelerators": 4, "guard.mode": "live"})
+    folder = start(run, listener=Day(clock, 30, 60, lambda folder: None))
+    found, view = summary(folder), RunView(folder)
+    assert (found["status"], found["faults"]) == ("done", 0)
+    assert sizes(view) == [4, 2, 4]
     assert losses(folder) == pytest.approx(plain, rel=1e-4)
 
 

@@ -56,7 +56,7 @@ class LifeHours:
     def has_power(self, t: float, level: int | None) -> bool:
         """Tell whether the hour of `t` has the power for a level."""
         hour = self.curve.at(self.begins_s + t)
-        return level is None or has_power(hour, self.terms.levels[level].watts)
+        return level is None or has_power(hour, self.terms.levels[level].needs_w)
 
     def _decide(self, t: float, work_s: float, level: int | None) -> HourDecision:
         now = self.begins_s + t

@@ -150,7 +150,7 @@ def test_hours_with_power_for_one_host_are_trained_on_it(lab: Lab, tmp_path: Pat
         planned = penstock.plan(load(lab.run_file, own)).hours
         assert planned is not None
         full, one = planned.terms.levels
-        write((full.watts + one.watts) / 2)
+        write((full.needs_w + one.needs_w) / 2)
         for host in "ab":
             lab.start(host, *own)
         assert [lab.ends(host) for host in "ab"] == [0, 0], str(lab)

@@ -277,8 +277,11 @@ def limited_days(draw: st.DrawFn) -> tuple[HourState, HourTerms, HourlyCurve]:
     count = draw(st.integers(1, 4))
     shares = [1.0, *sorted((draw(st.floats(0.05, 0.95)) for _ in range(count - 1)), reverse=True)]
     rest_w = draw(st.sampled_from([0.0, 900.0]))  # of what does not work, while the others do
-    levels = tuple(PowerLevel(i, x, 9_000.0 * x + rest_w) for i, x in enumerate(shares))
-    watts = st.sampled_from([0.0, *(level.watts for level in levels), 2_000.0, 5_000.0, 20_000.0])
+    steps = draw(st.sampled_from([0.0, 1.0, 1.4]))  # of what a step draws, over the mean
+    levels = tuple(
+        PowerLevel(i, x, w, w * steps) for i, x in enumerate(shares) for w in [9_000.0 * x + rest_w]
+    )
+    watts = st.sampled_from([0.0, *(level.needs_w for level in levels), 5_000.0, 20_000.0])
     hours = tuple(
         Hour(
             usd_per_kwh=draw(st.floats(-0.1, 0.5)),
@@ -305,14 +308,14 @@ def test_no_hour_is_worked_in_with_more_than_it_has_the_power_for(
     state, terms, curve = drawn
     now = decide(state, terms, curve)
     if now.level is not None:
-        assert has_power(curve.at(state.now_s), terms.levels[now.level].watts)
+        assert has_power(curve.at(state.now_s), terms.levels[now.level].needs_w)
     for plan in (schedule(state, terms, curve), at_once(state, terms, curve)):
         assert plan.stretches or state.work_s < 1
         for one in plan.stretches[:200]:  # a run that never ends is late for a year
             t = one.start_s
             while one.level is not None and t < one.end_s:
                 upto = min(curve.next_hour(t), one.end_s)
-                assert has_power(curve.at((t + upto) / 2), terms.levels[one.level].watts)
+                assert has_power(curve.at((t + upto) / 2), terms.levels[one.level].needs_w)
                 t = upto
         if plan.finish_s < inf and state.work_s > 1:
             assert worked_s(plan, terms, state.level) == pytest.approx(state.work_s, abs=1e-3)
@@ -328,7 +331,9 @@ def test_no_schedule_ends_before_the_one_that_takes_all_power(
     t, left_s, level, hours = state.now_s, state.work_s, state.level, 0
     while left_s > 1e-6 and hours < 1000:
         upto = curve.next_hour(t)
-        now = next((i for i, x in enumerate(terms.levels) if has_power(curve.at(t), x.watts)), None)
+        now = next(
+            (i for i, x in enumerate(terms.levels) if has_power(curve.at(t), x.needs_w)), None
+        )
         if now is not None:
             speed, lost_s = terms.levels[now].speed, 0.0 if now == level else terms.switch_s
             upto = min(upto, t + lost_s + left_s / speed)

@@ -71,7 +71,7 @@ class HourWatch:
     def _has_power(self, t: float) -> bool:
         """Tell whether an hour has the power for what was decided."""
         level = self.decision.level
-        return level is None or has_power(self.curve.at(t), self.terms.levels[level].watts)
+        return level is None or has_power(self.curve.at(t), self.terms.levels[level].needs_w)
 
     def ranks_ended(self) -> None:
         """Note that no rank runs: a start now costs time, so the decision is made again.
@@ -128,7 +128,7 @@ class HourWatch:
             f"{price:.4g} USD per kWh" if self.terms.by == "cost" else f"{carbon:.4g} gCO2e per kWh"
         )
         limit = hour.grid_limit_w
-        if limit is not None and not has_power(hour, self.terms.levels[0].watts):
+        if limit is not None and not has_power(hour, self.terms.levels[0].needs_w):
             now += f", {limit / 1e3:,.4g} kW from the grid"
         until = self.curve.clock(self.decision.until_s)
         if self.decision.until_s - t >= 24 * 3600:

@@ -122,7 +122,7 @@ class HourPlan:
 
     def power_notes(self) -> tuple[str, ...]:
         """Return what hours with too little power do to the run, beyond what the schedule says."""
-        found, full_w = [], self.terms.levels[0].watts
+        found, full_w = [], self.terms.levels[0].needs_w
         short = [hour for hour in self.curve.hours if not has_power(hour, full_w)]
         if short and self.whole:
             found.append(

@@ -57,13 +57,15 @@ def hour_terms(
     spent = lived.ledger.seconds
     mean_w = sum(spent[cause] * draw.by_cause[cause] for cause in Cause) / lived.ledger.total * pue
     rest_w = draw.by_cause[Cause.DOWN] * pue
-    full = PowerLevel(ranks, 1.0, ranks * mean_w)
+    step_w = draw.by_cause[Cause.REDO] * pue  # steps done again are steps
+    full = PowerLevel(ranks, 1.0, ranks * mean_w, ranks * step_w)
     fewer: tuple[PowerLevel, ...] = ()
     # Elsewhere some of the accelerators for longer are never better than all and then a pause.
     if limits_power(curve):
         fewer = tuple(
-            PowerLevel(some.ranks, speed, some.ranks * mean_w + (ranks - some.ranks) * rest_w)
+            PowerLevel(some.ranks, speed, *(some.ranks * w + rest for w in (mean_w, step_w)))
             for some, speed in smaller_layouts(run, job).layouts
+            for rest in [(ranks - some.ranks) * rest_w]
         )
     paused_w = 0.0 if budget.hours_paused == "off" else ranks * rest_w
     return HourTerms((full, *fewer), paused_w, switch_s, by, cost.save_s)

@@ -63,7 +63,7 @@ def _level_at_the_end(state: HourState, terms: HourTerms, curve: HourlyCurve) ->
 
 def _powered(hour: Hour, terms: HourTerms) -> list[int]:
     """Return the levels that an hour has the power for."""
-    return [i for i, level in enumerate(terms.levels) if has_power(hour, level.watts)]
+    return [i for i, level in enumerate(terms.levels) if has_power(hour, level.needs_w)]
 
 
 def at_once(state: HourState, terms: HourTerms, curve: HourlyCurve) -> HourSchedule:

@@ -20,7 +20,13 @@ class PowerLevel:
 
     accelerators: int
     speed: float  # over that of all accelerators
-    watts: float  # of the site while it trains, cooling and idle accelerators included
+    watts: float  # of the site, a mean over its life, cooling and idle accelerators included
+    step_w: float = 0.0  # the same in a step; below `watts` where it is not known
+
+    @property
+    def needs_w(self) -> float:
+        """Return what an hour must have: a mean with starts and waits in it is drawn by nobody."""
+        return max(self.watts, self.step_w)
 
 
 @dataclass(frozen=True)
