@@ -81,7 +81,7 @@ def _apply(health: RankHealth, line: JournalLine) -> None:
             for rank, letter in enumerate(health.letters):
                 health.letters[rank] = DEAD if letter == DEAD else STARTING
         case RunResized() as size:  # the others wait for an hour with more power
-            _set(health, range(size.ranks, len(health.letters)), UNKNOWN, str(size.why))
+            _set(health, range(max(0, size.ranks), len(health.letters)), UNKNOWN, str(size.why))
         case RankReady():
             _set(health, ranks, FINE)
         case RankEnded() as end:
