@@ -17,7 +17,8 @@ from penstock.plan.cost.rates import CostRates, SourcedRate, hours_written
 from penstock.policy.hours.sums import sums
 from penstock.policy.hours.terms import HourSchedule, HourTerms, PowerLevel, Stretch
 from penstock.run.hours import Hour, HourlyCurve
-from penstock.watch.facts.costs import Costs, costs_of, costs_with
+from penstock.watch.facts.advice import advice
+from penstock.watch.facts.costs import Costs, costs_of, costs_with, left_rank_s
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.energy_amounts import EnergyByTime
 from penstock.watch.facts.hourly import RunHours, bill_by_hours
@@ -85,6 +86,9 @@ def test_each_hour_is_billed_at_its_own_price_and_both_kinds_of_carbon(tmp_path:
     for words in ("by the hours of hours.csv", "location-based", "market-based", "electricity"):
         assert words in said
     json.dumps(found.to_json(), allow_nan=False)
+    (told,) = [one for one in advice(view) if one.cause is Cause.DOWN]
+    assert "the run waited for hours" in told.words
+    assert told.field is None  # nothing failed, so no way of recovery is advised
 
 
 def test_machines_that_are_off_in_a_pause_cost_nothing_then(tmp_path: Path) -> None:
@@ -136,6 +140,14 @@ def test_an_hour_on_some_accelerators_is_billed_with_what_they_and_the_others_dr
         last = by.start >= T + 6400 - 1e-3  # the first 45 s of the hour from midnight
         joules[count] = dict(zip(Cause, by.joules[last].sum(axis=0).tolist(), strict=True))
         assert view.fewer_s == pytest.approx(45.0 if count == 1 else 0.0)
+        # What is to go takes all ranks at their own pace, not at that of some of them.
+        running = Written(written.folder.path.parents[1], None)
+        text = (supervisor := running.folder.journal / "supervisor.events").read_text()
+        supervisor.write_text("".join(text.splitlines(keepends=True)[:-1]))
+        running.folder.plan_file.write_text(json.dumps(PLAN | {"rates": rates, "steps": 50}))
+        view = RunView(running.folder)
+        view.__dict__["step_s"] = 7.0 if count == 1 else 2.0
+        assert left_rank_s(view) == pytest.approx(2 * 2.0 * (50 - 40))
     down, busy = joules[1][Cause.DOWN], joules[1][Cause.COMPUTE]
     assert joules[2][Cause.DOWN] == 0.0
     assert 0 < down < busy
