@@ -39,7 +39,7 @@ class HourWatch:
     finish_within_s: float
     clock: Callable[[], float] = time.time
     stop_s: float = 0.0  # that the ranks take to save and end
-    planned: LaunchRecord = field(default_factory=LaunchRecord)
+    planned: LaunchRecord = field(default_factory=LaunchRecord)  # what plan.json will hold
     level: int | None = None  # at which ranks train now; None: no rank runs
     decision: HourDecision = field(init=False)
     _asked_s: float | None = None  # when it was decided,
