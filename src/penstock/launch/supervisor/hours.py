@@ -26,6 +26,7 @@ from penstock.run.schema.run import Run
 PACE_STEPS = 64  # whose median is the pace
 FIRST_STEPS = 8  # fewer do not show it
 ROUNDING_S = 1e-3  # of moments
+END_S = 2.0  # until ranks have heard that they are to stop, and have ended (0.7 s was seen)
 UNKNOWN_PACE_S = 60.0  # until the next question, where nobody knows how long the run takes
 
 
@@ -197,6 +198,6 @@ def hour_watch(
         terms = unknown_terms(budget, curve, plan["ranks"])
     else:
         terms = terms_from_json(predicted["terms"])
-    stop_s = terms.save_s + (plan["predicted"].get("step_s") or 0.0)
+    stop_s = END_S + terms.save_s + (plan["predicted"].get("step_s") or 0.0)
     planned = LaunchRecord.from_json(plan)
     return HourWatch(folder, curve, terms, budget.finish_within, clock, stop_s, planned)
