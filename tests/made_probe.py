@@ -1,6 +1,12 @@
 """A probe that nobody took: two CPU ranks with round readings."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.meter.inventory import take_inventory
+from penstock.plan.hardware.cluster import here_file
 from penstock.run.clusters.file import ClusterFile
+from penstock.run.clusters.load import save_cluster
 
 SIZED = [[1000, 1e-5], [1000000, 1e-2]]
 BOTH = {"fp32": SIZED, "bf16": SIZED}
@@ -48,3 +54,15 @@ def probed(seen: str) -> ClusterFile:
             },
         }
     )
+
+
+@contextmanager
+def known_watts() -> Iterator[None]:
+    """Let this machine be one of two ranks that draw 100 W each at most, and 5 W at rest."""
+    file = probed(take_inventory().fingerprint)
+    known = file.accelerator.model_copy(update={"tdp_w": 100.0, "idle_w": 5.0})
+    save_cluster(file.model_copy(update={"accelerator": known}), here_file())
+    try:
+        yield
+    finally:
+        here_file().unlink()

@@ -55,10 +55,15 @@ class Written:
         journal.close()
 
     def ranks(
-        self, attempt: int, start: float, steps: range, losses: dict[int, float] | None = None
+        self,
+        attempt: int,
+        start: float,
+        steps: range,
+        losses: dict[int, float] | None = None,
+        count: int = 2,
     ) -> None:
         """Both ranks from `start`: 5 s to be ready, then 2 s a step, the last of them closed."""
-        for rank in range(2):
+        for rank in range(count):
             with Journal(self.folder.journal, attempt, range(rank, rank + 1)) as journal:
                 journal.event("start", t=T + start)
                 if steps.start > 1:

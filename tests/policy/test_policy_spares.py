@@ -84,6 +84,13 @@ def test_one_in_quarantine_makes_room_where_others_can_go_on() -> None:
     assert reason_to_restart([replace(A, working=True, spoiled=True)], 2) == "a is left out"
 
 
+def test_a_host_that_an_hour_has_no_power_for_has_not_come() -> None:
+    waits = [replace(A, working=True), replace(B, idle=True)]
+    assert reason_to_restart(waits, 2) == ""
+    assert reason_to_restart([*waits, C], 2) == ""  # it has no room
+    assert reason_to_restart([*waits, C], 3) == "c came"
+
+
 def test_the_wait_ends_with_all_or_with_some_and_never_with_none() -> None:
     assert enough_hosts([A, B], 2, waited_s=0.0, wait_s=30.0)
     assert not enough_hosts([A], 2, waited_s=29.0, wait_s=30.0)

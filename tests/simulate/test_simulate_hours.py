@@ -1,5 +1,6 @@
 """Lives that pause in dear hours: in time, in cheap hours, also where much fails."""
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -75,6 +76,63 @@ def test_a_life_that_is_behind_asks_again_and_pauses_less() -> None:
     assert own.hours is not None
     quiet = lived(own, NONE)
     hours = own.hours
-    late = hours.look(0.0, 1.4 * (hours.deadline_s - BEGIN) / 1.5)
+    late = hours.look(0.0, 1.4 * (hours.deadline_s - BEGIN) / 1.5, 0)
     assert late.level == 0
     assert hours.plan.paused_s < quiet.paused_s
+
+
+def limited(at_noon_w: float, **changed: Any) -> Conditions:
+    """Power for all ranks, and from 8 to 16 for less; the run may take twice as long."""
+    own = conditions(steps=STEPS, horizon_s=inf, **changed)
+    hours = tuple(
+        Hour(usd_per_kwh=0.1, grid_limit_w=at_noon_w if 8 <= hour < 16 else 1e6)
+        for hour in range(24)
+    )
+    curve = HourlyCurve(hours, "daily")
+    half = PowerLevel(256, 0.5, 2.5e5)
+    terms = HourTerms((PowerLevel(512, 1.0, 4e5), half), 2e5, own.save_s + own.again_s + own.load_s)
+    work_s = undisturbed_s(own)
+    deadline_s = BEGIN + 2 * work_s
+    plan = schedule(HourState(BEGIN, deadline_s, work_s, 0), terms, curve)
+    return replace(own, hours=LifeHours(curve, terms, BEGIN, deadline_s, plan))
+
+
+def test_a_life_goes_on_with_some_of_its_ranks_as_the_schedule_says() -> None:
+    own = limited(3e5)
+    assert own.hours is not None
+    plan, record = own.hours.plan, Recorder()
+    life = Life(own, NONE, Draws(generator(0, 0)), record).run()
+    assert {one.level for one in plan.stretches} == {0, 1}
+    assert life.finished
+    assert life.wall_s == pytest.approx(plan.finish_s - BEGIN, rel=0.01)
+    assert life.paused_s == 0
+    fewer_s = sum(one.length_s for one in plan.stretches if one.level == 1)
+    assert life.fewer_s == pytest.approx(fewer_s, rel=0.03)
+    # Half of the ranks are `down` meanwhile, and nothing is lost or counted as a failure.
+    assert life.seconds[DOWN] == pytest.approx(life.fewer_s / 2)
+    assert sum(life.seconds) == pytest.approx(life.wall_s)
+    assert not life.interruptions
+    assert {one.ranks for one in record.attempts} == {512, 256}
+
+
+@pytest.mark.parametrize(("failures", "live"), [(0.0, False), (8.0, False), (8.0, True)])
+@pytest.mark.parametrize("at_noon_w", [3e5, 1e5])
+def test_no_life_works_with_more_ranks_than_an_hour_has_the_power_for(
+    failures: float, live: bool, at_noon_w: float
+) -> None:
+    own = limited(at_noon_w, live=live)
+    assert own.hours is not None
+    record = Recorder()
+    life = Life(own, a_day(failures), Draws(generator(3, 0)), record).run()
+    assert life.finished
+    assert sum(life.seconds) == pytest.approx(life.wall_s)
+    seen = set()
+    for attempt in record.attempts:
+        for stretch in (s for g in attempt.segments for s in g.stretches if s.end > s.start):
+            for t in (stretch.start, stretch.end - 1e-3):
+                noon = 8 <= t % DAY_S / 3600 < 16
+                assert attempt.ranks <= (512 if not noon else 256 if at_noon_w > 2.5e5 else 0)
+                seen.add((noon, attempt.ranks))
+    assert (False, 512) in seen
+    assert ((True, 256) in seen) is (at_noon_w > 2.5e5)
+    assert bool(record.pauses) is (at_noon_w < 2.5e5)

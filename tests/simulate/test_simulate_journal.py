@@ -2,13 +2,16 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import penstock
 from penstock.errors import PenstockError
 from penstock.ledger.causes import Cause
+from penstock.ledger.journal.events import RunResized
 from penstock.ledger.merge import merge
 from penstock.run.clusters.file import FailuresSection
 from penstock.run.load import load_table
@@ -19,20 +22,29 @@ from penstock.simulate.given import changed
 from penstock.simulate.journal import write_run
 from penstock.simulate.result import Simulation
 from penstock.simulate.simulate import Question, simulate, stated_failures
+from penstock.watch.facts.run_view import RunView
 from penstock.watch.report.result import Report
 
 
-def run_in(folder: Path, mode: str = "restart", nodes: int = 16, spares: int = 1) -> Run:
+def run_in(
+    folder: Path,
+    mode: str = "restart",
+    nodes: int = 16,
+    spares: int = 1,
+    tokens: str = "1T",
+    **more: Any,
+) -> Run:
     return load_table(
         {
             "name": "real",
             "dir": str(folder),
             "model": {"preset": "llama-8b"},
             "data": {"sequence": 8192},
-            "train": {"tokens": "1T", "batch_tokens": 512 * 8192, "precision": "bf16"},
+            "train": {"tokens": tokens, "batch_tokens": 512 * 8192, "precision": "bf16"},
             "layout": {"replicate": nodes, "shard": 8, "microbatch": 1, "recompute": "full"},
             "cluster": {"use": "H100", "nodes": nodes},
             "guard": {"mode": mode, "spares": spares},
+            **more,
         },
         [],
     )
@@ -59,6 +71,40 @@ def test_the_journal_gives_the_ledger_of_the_life(tmp_path: Path, mode: str, see
     assert found.effective == pytest.approx(wanted.effective, abs=0.003)
     faults = sum(done.lives[done.middle].interruptions.values())
     assert faults > 10
+
+
+@pytest.mark.parametrize("mode", ["restart", "live"])
+def test_the_hours_of_a_life_are_in_its_journal(tmp_path: Path, mode: str) -> None:
+    """Every other hour has the power for half of the accelerators."""
+    path = tmp_path / "hours.csv"
+
+    def hours_of(limit_w: float) -> Run:
+        rows = [f"{hour},0.1,{limit_w if hour % 2 else 1e9}" for hour in range(24)]
+        path.write_text("\n".join(["hour,usd_per_kwh,grid_limit_w", *rows]) + "\n")
+        budget = {"hours_csv": str(path), "finish_within": "2 days"}
+        return run_in(tmp_path, mode, tokens="30B", budget=budget)
+
+    planned = penstock.plan(hours_of(1e9)).hours
+    assert planned is not None
+    (above,) = [one.needs_w for one in planned.terms.levels if one.accelerators == 96]
+    (half,) = [one.needs_w for one in planned.terms.levels if one.accelerators == 64]
+    run = hours_of((above + half) / 2)
+    given = changed(stated_failures(run), ["failures.node_mtbf=30 days"])
+    done = simulate(run, Question(lives=5, seed=1), given)
+    life = done.lives[done.middle]
+    assert life.finished
+    assert life.fewer_s > 3600
+    folder = write_run(done, "lived")
+    found, view = merge(folder.journal).ledger, RunView(folder)
+    assert found.total == pytest.approx(done.ledger.total, rel=1e-6)
+    for cause in Cause:
+        assert found.seconds[cause] / found.total == pytest.approx(
+            done.ledger.seconds[cause] / found.total, abs=0.01
+        ), cause
+    sizes = {line.event.ranks for line in view.supervisor_events_of(RunResized)}
+    assert sizes == {64, 128}
+    assert view.fewer_s == pytest.approx(life.fewer_s, rel=0.15)  # its attempts begin with starts
+    assert view.fault_count == sum(life.interruptions.values())
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["restart", "live"]))

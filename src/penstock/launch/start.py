@@ -171,6 +171,8 @@ def _launch(
     layout, plan = prepared.plan_launch(before)
     refuse_other_weights(folder, run, prepared.data.vocab)
     limit = launch_plan.budget_limit(run, folder, layout.ranks, began)
+    for words in launch_plan.hour_notes(plan["predicted"]):
+        listener.warning(words)
     report_start(how, folder, listener)  # nothing above has refused it
     folder.make()
     mended = [*mended, *create_identity(folder, run)]

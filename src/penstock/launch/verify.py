@@ -128,6 +128,7 @@ def _with_memory(found: Findings, plan: dict[str, Any]) -> Findings:
     predicted = LaunchRecord.from_json(plan).predicted
     if "none" in predicted:
         return replace(found, memory=f"not known: {predicted['none']}")
+    found = replace(found, warnings=(*found.warnings, *launch_plan.hour_notes(predicted)))
     held = predicted["memory"]
     used, there = held["peak_bytes"] / 2**30, held["capacity_bytes"] / 2**30
     which = (

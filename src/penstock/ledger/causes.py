@@ -37,7 +37,7 @@ _MEANINGS = {
     Cause.CHECKPOINT: "the step held up by saving",
     Cause.EVALUATE: "validation",
     Cause.STARTUP: "launch, imports, rendezvous, compile, warm-up, load; and shutdown",
-    Cause.DOWN: "from a fault until work starts again; and a pause in dear hours",
+    Cause.DOWN: "from a fault until work starts again; pauses; what an hour has no power for",
     Cause.REDO: "steps done again because the first result was lost",
     Cause.UNEXPLAINED: "what nothing above explains; in a healthy run under 2 %",
 }

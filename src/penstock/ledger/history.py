@@ -79,6 +79,7 @@ class Attempt:
     )
     losses: list[RankLoss] = field(default_factory=list)
     launched: float | None = None
+    ranks: int | None = None  # that it was launched with
 
     @property
     def highest(self) -> int:
@@ -154,6 +155,7 @@ class _InvocationDraft:
     start: float
     ranks: int = 0
     launched: dict[int, float] = field(default_factory=dict)
+    sizes: dict[int, int | None] = field(default_factory=dict)  # ranks of the attempts
     faults: list[AttemptFault] = field(default_factory=list)
     losses: list[RankLoss] = field(default_factory=list)
     paused: list[tuple[float, float | None]] = field(default_factory=list)  # None: no end is known
@@ -192,6 +194,7 @@ def read_history(folder: Path | str, now: float | None = None, quick: bool = Fal
         owner = _owner(attempt, drafts)
         owner.attempts.append(attempt)
         attempt.launched = owner.launched.get(attempt.number)
+        attempt.ranks = owner.sizes.get(attempt.number)
         attempt.losses = [loss for loss in owner.losses if loss.attempt == attempt.number]
     nexts: list[float | None] = [draft.start for draft in drafts[1:]]
     return [
@@ -218,6 +221,7 @@ def _drafts(lines: list[JournalLine]) -> list[_InvocationDraft]:
         match event:
             case AttemptLaunched() if line.attempt is not None:
                 draft.launched.setdefault(line.attempt, line.t)
+                draft.sizes.setdefault(line.attempt, whole(event.ranks))
                 draft.end_pause(line.t)  # its own line may be lost
             case AttemptFailed():
                 draft.faults.append(_fault(line, event, draft))

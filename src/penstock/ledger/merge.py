@@ -6,7 +6,7 @@ a wait turn out to be a hang. The rules, for each invocation's window and each r
 - from the start of the window to the rank's first `ready`, and after its `end`: `startup`
 - from a fault (from when a hang began) to the rank's next `ready`: `down`
 - a rank that an attempt goes without: `down`
-- a pause in dear hours, with no rank at work: `down`
+- a pause in dear hours, with no rank at work, and ranks that an hour has no power for: `down`
 - in a step: waiting for data, computing and pipeline bubbles as measured; of the time in
   collectives the least of any rank is `communicate` and the rest of one's own is `peer_wait`
 - what is inside computing: by the shares of the steps that were traced (`split.py`)
@@ -144,7 +144,9 @@ def attempt_windows(
         upto = min(next_begin, pauses[0].start) if pauses else next_begin
         fault = invocation.fault_of(attempt.number)
         end = min(max(at, fault.since if fault else upto), invocation.end)
-        yield AttemptWindow(at, end, fault is not None, waiting, absent)
+        fewer = attempt.ranks is not None and attempt.ranks < invocation.ranks
+        left_out = Cause.DOWN if fewer else absent
+        yield AttemptWindow(at, end, fault is not None, waiting, left_out)
         at, waiting, absent = end, Cause.DOWN if fault else Cause.STARTUP, Cause.DOWN
     for pause in pauses:
         start, end = max(at, pause.start), max(at, pause.end)

@@ -14,6 +14,7 @@ class AvailableHost:
     leaving: bool = False  # has notice of preemption
     left_out: bool = False  # in quarantine
     spoiled: bool = False  # works on an accelerator that is in quarantine
+    idle: bool = False  # belongs to the present attempt, whose hour has no power for its ranks
 
     @property
     def fit(self) -> bool:
@@ -40,10 +41,10 @@ def reason_to_restart(hosts: Sequence[AvailableHost], nodes: int) -> str:
     if leaving:
         return f"{_named(leaving)} must leave"
     out = [host.node for host in working if host.left_out or host.spoiled]
-    waiting = [host.node for host in hosts if host.fit and not host.working]
+    waiting = [host.node for host in hosts if host.fit and not host.working and not host.idle]
     if out and any(host.fit for host in hosts):
         return f"{_named(out)} is left out"
-    room = max(0, nodes - len(working))
+    room = max(0, nodes - len(working) - sum(host.idle for host in hosts))
     if waiting[:room]:
         return f"{_named(waiting[:room])} came"
     return ""

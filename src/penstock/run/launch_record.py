@@ -28,6 +28,7 @@ class LaunchRecord:
     machine: str = ""  # the hosts in words
     layout: dict[str, Any] = field(default_factory=dict)  # `Layout.to_json`
     ranks: int = 0
+    hour_layout: dict[str, Any] = field(default_factory=dict)  # of this hour, if it has fewer ranks
     dataset: Any = None  # name@version, one with its location, or a list of them for a mixture
     vocab: int = 0  # tokens of the dataset's tokenizer
     tokenizer: str = ""  # its hash
@@ -56,6 +57,11 @@ class LaunchRecord:
     def launched(self) -> bool:
         """Tell whether the run was ever launched."""
         return bool(self.layout)
+
+    @property
+    def attempt_layout(self) -> dict[str, Any]:
+        """Return the layout of the present attempt; `layout` is that of all accelerators."""
+        return self.hour_layout or self.layout
 
     @property
     def sample_tokens(self) -> int:
@@ -88,7 +94,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("ranks", "vocab", "samples", "held_out", "params", "trained"), (int,)),
     **dict.fromkeys(("steps", "batch_tokens", "sequence"), (int,)),
     **dict.fromkeys(("flops_per_token", "learning_rate"), (int, float)),
-    **dict.fromkeys(("layout", "rates", "paths", "forked_from", "replanned"), (dict,)),
+    **dict.fromkeys(
+        ("layout", "hour_layout", "rates", "paths", "forked_from", "replanned"), (dict,)
+    ),
     "predicted": (dict,),
     "dataset": (str, dict, list),
     "masked": (bool,),

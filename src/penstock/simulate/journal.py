@@ -29,6 +29,7 @@ from penstock.ledger.journal.events import (
     ReplicaGone,
     RollbackSpan,
     RunPaused,
+    RunResized,
 )
 from penstock.ledger.journal.records import (
     CURVE,
@@ -116,8 +117,14 @@ def _supervisor(record: Recorder, done: Simulation) -> Iterator[tuple[float, Jou
         0.0,
         InvocationStarted(ranks=own.ranks, machine=f"{done.plan.job.machine.name}, simulated"),
     )
+    before = False
     for number, attempt in enumerate(record.attempts, 1):
         yield attempt.launched, AttemptLaunched(attempt=number, ranks=attempt.ranks)
+        if attempt.by_hour or before:
+            why = f"on {attempt.ranks:,} of {own.ranks:,} accelerators, simulated"
+            resized = RunResized(attempt=number, ranks=attempt.ranks, of=own.ranks, why=why)
+            yield attempt.launched, resized
+        before = attempt.by_hour
         if attempt.fault:
             since, noticed, cause = attempt.fault
             yield (

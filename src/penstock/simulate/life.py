@@ -88,30 +88,58 @@ class Life(SimulatedRecovery):
         if self.hours:
             self.schedule(self.account.t, self._ask_hours)
 
+    def come_up(self, cause: int, needed_s: float) -> None:
+        """Wait for an hour to train in, and start on as many ranks as it has the power for."""
+        account, hours = self.account, self.hours
+        while hours and account.t < self.own.horizon_s:
+            decision = hours.look(account.t, self._work_left_s(), None, self._stop_s())
+            if decision.level is not None:
+                self.level = decision.level
+                self.allowed = hours.terms.levels[decision.level].accelerators
+                break
+            paused_t = account.t
+            self._spend(DOWN, max(0.0, decision.until_s - paused_t))
+            self.result.paused_s += account.t - paused_t
+            if self.record:
+                self.record.paused(paused_t, account.t)
+        super().come_up(cause, needed_s)
+
+    def _work_left_s(self) -> float:
+        """Return the time that the life still takes, on all ranks."""
+        return self.account.seconds_to_step(self.own.steps) * self.account.speed
+
+    def _stop_s(self) -> float:
+        """Return the time that the ranks take to save and end."""
+        return self.own.save_cost_s + self.own.save_s + self.own.step_s
+
     def _ask_hours(self) -> None:
-        """Go on until the hours are to be looked at again; or save, pause and start again."""
-        own, account = self.own, self.account
-        if self.hours is None or not self.working:
+        """Go on until the hours are to be looked at again; or save, pause or change the number of
+        ranks, and start again.
+        """
+        own, account, hours = self.own, self.account, self.hours
+        if hours is None or not self.working:
             return  # asked again when all are ready
-        decision = self.hours.look(account.t, account.seconds_to_step(own.steps))
-        short = decision.until_s - account.t <= self.hours.terms.switch_s
-        if decision.level is not None or short:
-            self.schedule(decision.until_s, self._ask_hours)
+        stop_s, t = self._stop_s(), account.t
+        decision = hours.look(t, self._work_left_s(), self.level, stop_s)
+        # What is left of a stretch may be too short for a start; its power may leave no choice.
+        short = decision.until_s - t <= hours.terms.switch_s and hours.has_power(t, self.level)
+        if decision.level == self.level or short:
+            self.schedule(max(t, hours.next_look_s(decision, stop_s)), self._ask_hours)
             return
         self._finish_step()
         self._spend(CHECKPOINT, own.save_cost_s + own.save_s)
-        position, paused_t = int(account.step), account.t
+        position = int(account.step)
+        if self.record:
+            self.record.stopped(account.t, position)
         account.resume(position)
         self.working = False
-        self._spend(DOWN, max(0.0, decision.until_s - paused_t))
-        self.result.paused_s += account.t - paused_t
-        if self.record:
-            self.record.paused(paused_t, account.t, position)
         self.come_up(STARTUP, own.again_s + own.load_s if own.stall_s is None else own.stall_s)
 
     def work(self, seconds: float) -> None:
         """Train for so many seconds, in which nothing changes."""
         account = self.account
+        if self.allowed < self.own.ranks:
+            self.result.fewer_s += seconds
         if not self.record:
             account.work(seconds)
             return

@@ -35,6 +35,7 @@ class AttemptRecord:
     launched: float
     ready: float = 0.0
     ranks: int = 0
+    by_hour: bool = False  # fewer ranks than the run has, because of the hour
     segments: list[Segment] = field(default_factory=list)
     fault: tuple[float, float, FaultClass] | None = None  # since, noticed, cause
     ended: float | None = None
@@ -63,9 +64,9 @@ class Recorder:
         self.end_t = 0.0
         self._launched = 0.0
 
-    def ready(self, t: float, step: int, ranks: int) -> None:
+    def ready(self, t: float, step: int, ranks: int, by_hour: bool = False) -> None:
         """Note that all ranks of a new attempt are ready."""
-        attempt = AttemptRecord(self._launched, t, ranks)
+        attempt = AttemptRecord(self._launched, t, ranks, by_hour)
         attempt.segments.append(Segment(t, step))
         self.attempts.append(attempt)
 
@@ -87,9 +88,8 @@ class Recorder:
         self.attempts[-1].ended = t
         self._launched = t
 
-    def paused(self, start: float, end: float, step: int) -> None:
-        """Note that the attempt saved, stopped and waited for a better hour."""
-        self.stopped(start, step)
+    def paused(self, start: float, end: float) -> None:
+        """Note that the run waited for a better hour, with no rank at work."""
         self.pauses.append((start, end))
         self._launched = end
 

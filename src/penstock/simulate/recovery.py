@@ -41,6 +41,7 @@ class LifeResult:
     fewest_spares: int = 0
     quarantined: int = 0
     paused_s: float = 0.0  # in dear hours; in `down`
+    fewer_s: float = 0.0  # on some of the ranks, in hours without the power for all
     withdrawn_node_s: float = 0.0  # that a provider took back, and that cost nothing
     course: list[tuple[float, float, list[float]]] = field(default_factory=list)
 
@@ -83,6 +84,7 @@ class SimulatedRecovery(ABC):
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.number = 0  # of the event: equal times keep their order
         self.working = False  # ranks train; else they start or wait
+        self.level, self.allowed = 0, own.ranks  # of the hour: its number of ranks
         self.state = restart.RestartState(own.restarts)
         self._withdrawn_t = 0.0
         self.withdrawn = 0  # nodes that a provider took back
@@ -218,8 +220,9 @@ class SimulatedRecovery(ABC):
         self.working = True
         if self.record:
             active = 1.0 if self.own.live else self.account.active
-            ranks = round(active * self.own.ranks)
-            self.record.ready(self.account.t, int(self.account.step), ranks)
+            ranks = min(self.allowed, round(active * self.own.ranks))
+            by_hour = self.allowed < self.own.ranks
+            self.record.ready(self.account.t, int(self.account.step), ranks, by_hour)
             if self.missing:
                 self.record.without(self.account.t, sorted(self.missing), "failed at the start")
 
@@ -236,13 +239,14 @@ class SimulatedRecovery(ABC):
             self.pool.replace_open()
             self.result.fewest_spares = min(self.result.fewest_spares, len(self.pool.waiting))
         account.speed = account.active = 1.0
-        if not (self.pool.open or self.pool.short or self.withdrawn or self.dark):
+        lacking = self.pool.open or self.pool.short or self.withdrawn or self.dark
+        if not lacking and self.allowed >= own.ranks:
             return True
         out = len(self.pool.open) + self.withdrawn
         trays = sum(map(len, self.pool.short.values()))
         left = min(own.ranks, (own.nodes - out) * own.per_node - trays * own.trays.tray)
         left -= own.ranks * self.dark // own.sites
-        fit = shrink.fit_to_ranks(own.layout, max(left, 0))
+        fit = shrink.fit_to_ranks(own.layout, max(min(left, self.allowed), 0))
         if fit is None:
             return False
         ways = fit["replicate"] * fit["shard"]
@@ -252,7 +256,8 @@ class SimulatedRecovery(ABC):
 
     def regroup_if_due(self) -> None:
         """Save and start again when nodes came that the attempt can use, if the policy says so."""
-        if not self.working or self.account.active >= 1:
+        most = self.allowed / self.own.ranks  # that the hour has the power for
+        if not self.working or self.account.active >= most - 1e-9:
             return
         hosts = [AvailableHost("at work", 1, working=True), AvailableHost("back", 1)]
         if not reason_to_restart(hosts, 2):
@@ -359,7 +364,8 @@ class SimulatedRecovery(ABC):
         if self.dark or self.withdrawn:
             gone += own.replicas * self.dark // own.sites
             gone += ceil(self.withdrawn * own.replicas / own.nodes)
-        up = max(own.replicas - gone, 1)
+        by_hour = self.allowed * own.replicas // own.ranks
+        up = max(min(own.replicas - gone, by_hour), 1)
         self.account.active = up / own.replicas
         if up not in self._speeds:
             self._speeds[up] = own.stretched(up)

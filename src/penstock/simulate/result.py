@@ -88,6 +88,11 @@ class Simulation:
         """Return the seconds of pauses in dear hours."""
         return Spread.of([life.paused_s for life in self.lives])
 
+    @property
+    def fewer(self) -> Spread:
+        """Return the seconds at work on some of the accelerators, for want of power."""
+        return Spread.of([life.fewer_s for life in self.lives])
+
     @cached_property
     def counts(self) -> np.ndarray:
         """Interruptions: [lives, causes of failures]."""
@@ -215,6 +220,7 @@ class Simulation:
             "energy_kwh": energy and energy.to_json(),
             "in_time": self.in_time,
             **({"paused_s": self.paused.to_json()} if own.hours else {}),
+            **({"fewer_s": self.fewer.to_json()} if own.hours else {}),
             "lost_days": {
                 c: {k: v / DAY_S for k, v in s.to_json().items()} for c, s in self.cost_s().items()
             },

@@ -43,6 +43,9 @@ def lines(done: Simulation) -> Iterator[str]:
         yield f"progress       {_spread(steps, '{:,.0f}')} steps in {_time(done.days.p50)}"
     if done.paused.p95:
         yield f"pauses         {_units(done.paused, 1.0, TIMES)} in dear hours"
+    if done.fewer.p95:
+        words = f"{_units(done.fewer, 1.0, TIMES)} in hours without the power for all"
+        yield f"fewer          {words}"
     if usd := done.usd:
         yield f"cost           {_units(usd, 1.0, MONEY)}{' with spares' if own.spares else ''}"
     if energy := done.energy_kwh:

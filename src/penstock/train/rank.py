@@ -81,7 +81,7 @@ def work(folder: RunFolder, journal: Journal, pulse: Pulse) -> tuple[str, str]:
     launch = folder.read_launch_record()
     open_context_early(launch.device)
     run = load(folder.run_file)
-    layout = Layout(**launch.layout)
+    layout = Layout(**launch.attempt_layout)
     refuse_other_code(run, launch.sources)
     if run.train.deterministic:
         torch.use_deterministic_algorithms(True)

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from hosts_lab import Lab
+from made_probe import known_watts
 from penstock.ledger.journal.read import read_events
 from penstock.ledger.journal.records import file_name
+from penstock.run.load import load
 
 MakeFile = Callable[..., Path]
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes minutes for so many starts
@@ -130,3 +133,33 @@ def test_hosts_stop_early_together_and_know_it_when_asked_again(lab: Lab) -> Non
     for host in "ab":
         assert "has stopped early at step 15" in " ".join(lab.said(host).split()), str(lab)
     assert len(lab.events()) == before  # nothing was started
+
+
+@pytest.mark.slow
+def test_hours_with_power_for_one_host_are_trained_on_it(lab: Lab, tmp_path: Path) -> None:
+    """The other host stays, waits, and ends with the run."""
+    path = tmp_path / "hours.csv"
+    own = ["train.steps=30", f"budget.hours_csv={path}", "budget.finish_within=30 days"]
+
+    def write(limit_w: float) -> None:
+        rows = [f"{hour},0.1,{limit_w}" for hour in range(24)]
+        path.write_text("\n".join(["hour,usd_per_kwh,grid_limit_w", *rows]) + "\n")
+
+    with known_watts():
+        write(1e6)
+        planned = penstock.plan(load(lab.run_file, own)).hours
+        assert planned is not None
+        full, one = planned.terms.levels
+        write((full.needs_w + one.needs_w) / 2)
+        for host in "ab":
+            lab.start(host, *own)
+        assert [lab.ends(host) for host in "ab"] == [0, 0], str(lab)
+    [ended] = lab.events("ended")
+    assert ended.payload["result"] == "done"
+    assert lab.reached() == 30
+    [size] = lab.events("resized")
+    assert (size.payload["ranks"], size.payload["of"]) == (1, 2)
+    [mustered] = lab.events("mustered")
+    hosts = mustered.payload["hosts"]
+    assert sorted(len(host["ranks"]) for host in hosts) == [0, 1]  # type: ignore[index, attr-defined]
+    assert not lab.events("fault")

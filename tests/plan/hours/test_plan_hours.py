@@ -18,6 +18,7 @@ from penstock.plan import screen
 from penstock.plan.hours import picture
 from penstock.plan.hours.supply import read_begin
 from penstock.plan.hours.terms import smaller_layouts, terms_from_json, terms_to_json
+from penstock.plan.job.job import Job
 from penstock.plan.job.layout import Layout
 from penstock.plan.plan import Plan
 
@@ -120,9 +121,10 @@ def test_a_plan_that_cannot_end_in_time_is_over_budget(tmp_path: Path) -> None:
 def test_a_grid_limit_shrinks_the_run_where_the_model_fits_on_fewer(tmp_path: Path) -> None:
     layout = Layout(replicate=4, shard=4, microbatch=1)
     job = replace(made.job(16, layout, made.machine(16)), shape=preset("llama-1b"))
-    small = smaller_layouts(job)
-    assert {layout.ranks for layout, _ in small} == {12, 8, 4}
-    assert all(0 < speed < 1 for _, speed in small)
+    small = smaller_layouts(made.run(), job)
+    assert {layout.ranks for layout, _ in small.layouts} == {12, 8, 4}
+    assert all(0 < speed < 1 for _, speed in small.layouts)
+    assert not small.none
     path = tmp_path / "hours.csv"
     limits = [20_000 if hour < 12 else 14_000 for hour in range(24)]
     rows = [f"{hour},0.1,{limit}" for hour, limit in enumerate(limits)]
@@ -131,16 +133,65 @@ def test_a_grid_limit_shrinks_the_run_where_the_model_fits_on_fewer(tmp_path: Pa
     within = f"{1.4 * made.plan(job, steps=20_000).life.wall_s} s"
     run = made.run(budget={"hours_csv": str(path), "finish_within": within})
     plan = made.plan(job, run, begins_s=NOW, steps=20_000)
-    assert any("not trained by this version yet: hours on" in note for note in plan.warnings)
     hours = plan.hours
     assert hours is not None
+    assert not any("pauses in them" in note for note in plan.warnings)
     levels = hours.terms.levels
-    assert levels[0].watts > 14_000
+    assert levels[0].needs_w > 14_000
+    # A step draws more than the mean of a life, in which ranks also start and wait.
+    assert all(level.step_w > level.watts for level in levels)
     used = {one.level for one in hours.schedule.stretches}
     assert len(used) > 1
     for one in hours.schedule.stretches:
         if one.level is not None and hours.curve.at(one.start_s + 1).grid_limit_w == 14_000:
-            assert levels[one.level].watts <= 14_000
+            assert levels[one.level].needs_w <= 14_000
+
+
+def limited_plan(folder: Path, job: Job, limit_w: float, **of_run: Any) -> Plan:
+    """The plan of a run whose afternoons have less power, and all the time it wants."""
+    path = folder / "hours.csv"
+    rows = [f"{hour},0.1,{1e6 if hour < 12 else limit_w}" for hour in range(24)]
+    path.write_text("\n".join(["hour,usd_per_kwh,grid_limit_w", *rows]) + "\n")
+    run = made.run(budget={"hours_csv": str(path), "finish_within": "9 days"}, **of_run)
+    return made.plan(job, run, begins_s=NOW, steps=20_000)
+
+
+def test_a_layout_that_cannot_shrink_pauses_and_the_plan_says_why(tmp_path: Path) -> None:
+    one = preset("llama-1b")
+    cut = Layout(replicate=1, shard=1, tensor=4, pipeline=4)
+    for layout, of_run, why in (
+        (cut, {}, "one data-parallel way, and the others stay"),
+        (
+            Layout(replicate=4, shard=4),
+            {
+                "train": {"tokens": "1B", "sync": {"local_steps": 8}},
+                "layout": {"replicate": 4, "shard": 4},
+            },
+            "train.sync.local_steps = 8: what is learned depends on the number of replicas",
+        ),
+        (
+            Layout(replicate=2, shard=8),
+            {"guard": {"mode": "live"}},
+            'guard.mode = "live": replicas go on without a lost one',
+        ),
+    ):
+        job = replace(made.job(16, layout, made.machine(16)), shape=one)
+        plan = limited_plan(tmp_path, job, 14_000, **of_run)
+        assert plan.hours is not None
+        assert plan.hours.schedule.pauses
+        told = [note for note in plan.warnings if "the run pauses in them" in note]
+        assert told == list(plan.hours.power_notes())
+        assert why in told[0]
+        assert "12 of 24 hours have too little power for all 16" in told[0]
+        assert plan.to_json()["hours"]["notes"] == told
+
+
+def test_machines_that_pause_may_draw_more_than_an_hour_has(tmp_path: Path) -> None:
+    job = replace(made.job(16, Layout(replicate=4, shard=4), made.machine(16)))
+    job = replace(job, shape=preset("llama-1b"))
+    plan = limited_plan(tmp_path, job, 10.0)
+    assert any("machines that pause stay on and draw" in note for note in plan.warnings)
+    assert not any("pauses in them" in note for note in plan.warnings)
 
 
 def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from math import cos, inf, pi
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
@@ -269,3 +269,102 @@ def test_prices_below_zero_are_used_first() -> None:
     curve, terms = daily([0.5] * 20 + [-1.5] * 4), HourTerms((FULL,), 0.0, 10.0)
     found = schedule(HourState(NOW, NOW + 8 * 86400, 86400, None), terms, curve)
     assert cost(found, terms, curve) < 0
+
+
+@st.composite
+def limited_days(draw: st.DrawFn) -> tuple[HourState, HourTerms, HourlyCurve]:
+    """A run of several levels at any moment of a day whose hours have any limit and any sun."""
+    count = draw(st.integers(1, 4))
+    shares = [1.0, *sorted((draw(st.floats(0.05, 0.95)) for _ in range(count - 1)), reverse=True)]
+    rest_w = draw(st.sampled_from([0.0, 900.0]))  # of what does not work, while the others do
+    steps = draw(st.sampled_from([0.0, 1.0, 1.4]))  # of what a step draws, over the mean
+    levels = tuple(
+        PowerLevel(i, x, w, w * steps) for i, x in enumerate(shares) for w in [9_000.0 * x + rest_w]
+    )
+    watts = st.sampled_from([0.0, *(level.needs_w for level in levels), 5_000.0, 20_000.0])
+    hours = tuple(
+        Hour(
+            usd_per_kwh=draw(st.floats(-0.1, 0.5)),
+            grid_limit_w=draw(watts),
+            onsite_w=draw(st.sampled_from([0.0, 0.0, 4_000.0])),
+        )
+        for _ in range(24)
+    )
+    terms = HourTerms(levels, rest_w, draw(st.sampled_from([0.0, 10.0, 900.0, 5_000.0])))
+    now = NOW + draw(st.floats(0, 86_400))
+    work_s = draw(st.one_of(st.sampled_from([0.0, 1e-9]), st.floats(1.0, 3 * 86_400.0)))
+    level = draw(st.one_of(st.none(), st.integers(0, count - 1)))
+    return (
+        HourState(now, now + draw(st.floats(0, 10 * 86_400.0)), work_s, level),
+        terms,
+        HourlyCurve(hours, "daily"),
+    )
+
+
+@given(limited_days())
+def test_no_hour_is_worked_in_with_more_than_it_has_the_power_for(
+    drawn: tuple[HourState, HourTerms, HourlyCurve],
+) -> None:
+    state, terms, curve = drawn
+    now = decide(state, terms, curve)
+    if now.level is not None:
+        assert has_power(curve.at(state.now_s), terms.levels[now.level].needs_w)
+    for plan in (schedule(state, terms, curve), at_once(state, terms, curve)):
+        assert plan.stretches or state.work_s < 1
+        for one in plan.stretches[:200]:  # a run that never ends is late for a year
+            t = one.start_s
+            while one.level is not None and t < one.end_s:
+                upto = min(curve.next_hour(t), one.end_s)
+                assert has_power(curve.at((t + upto) / 2), terms.levels[one.level].needs_w)
+                t = upto
+        if plan.finish_s < inf and state.work_s > 1:
+            assert worked_s(plan, terms, state.level) == pytest.approx(state.work_s, abs=1e-3)
+
+
+@given(limited_days())
+def test_no_schedule_ends_before_the_one_that_takes_all_power(
+    drawn: tuple[HourState, HourTerms, HourlyCurve],
+) -> None:
+    """Compared with taking the largest level of every hour, however long its start takes."""
+    state, terms, curve = drawn
+    assume(state.work_s > 1)
+    t, left_s, level, hours = state.now_s, state.work_s, state.level, 0
+    while left_s > 1e-6 and hours < 1000:
+        upto = curve.next_hour(t)
+        now = next(
+            (i for i, x in enumerate(terms.levels) if has_power(curve.at(t), x.needs_w)), None
+        )
+        if now is not None:
+            speed, lost_s = terms.levels[now].speed, 0.0 if now == level else terms.switch_s
+            upto = min(upto, t + lost_s + left_s / speed)
+            left_s -= speed * (upto - t - lost_s)
+        t, level, hours = upto, now, hours + 1
+    first = at_once(state, terms, curve).finish_s
+    if left_s <= 1e-6:
+        assert first <= t + 1e-3
+    assert first <= schedule(state, terms, curve).finish_s + 1e-3
+
+
+def test_a_run_goes_on_with_fewer_where_growing_back_takes_longer_than_the_hour_gives() -> None:
+    half = PowerLevel(4, 0.5, 6_000.0)
+    limits = [7_000.0] * 24
+    limits[12] = 20_000.0  # one hour has the power for all
+    hours = tuple(Hour(usd_per_kwh=0.1, grid_limit_w=limit) for limit in limits)
+    curve, state = HourlyCurve(hours, "daily"), HourState(NOW, NOW + 40 * 3600, 20 * 3600, 1)
+    for switch_s, grows in ((60.0, True), (1700.0, False)):
+        terms = HourTerms((FULL, half), 500.0, switch_s)
+        for plan in (schedule(state, terms, curve), at_once(state, terms, curve)):
+            assert any(one.level == 0 for one in plan.stretches) is grows
+            assert not plan.pauses
+    # A start that takes most of the only powerless hour is not saved by pausing in it either.
+    limits = [20_000.0] * 24
+    limits[12] = 7_000.0
+    hours = tuple(Hour(usd_per_kwh=0.1, grid_limit_w=limit) for limit in limits)
+    curve, terms = HourlyCurve(hours, "daily"), HourTerms((FULL, half), 500.0, 3590.0)
+    state = HourState(NOW, NOW + 400 * 3600, 20 * 3600, 0)
+    shrunk = [one for one in at_once(state, terms, curve).stretches if one.level == 1]
+    assert sum(one.length_s for one in shrunk) == 3600
+    terms = HourTerms((FULL, half), 500.0, 3700.0)
+    plan = at_once(state, terms, curve)
+    assert len(plan.pauses) == 1
+    assert {one.level for one in plan.stretches} == {0, None}

@@ -17,7 +17,8 @@ from penstock.plan.cost.rates import CostRates, SourcedRate, hours_written
 from penstock.policy.hours.sums import sums
 from penstock.policy.hours.terms import HourSchedule, HourTerms, PowerLevel, Stretch
 from penstock.run.hours import Hour, HourlyCurve
-from penstock.watch.facts.costs import Costs, costs_of, costs_with
+from penstock.watch.facts.advice import advice
+from penstock.watch.facts.costs import Costs, costs_of, costs_with, left_rank_s
 from penstock.watch.facts.energy import energy_of
 from penstock.watch.facts.energy_amounts import EnergyByTime
 from penstock.watch.facts.hourly import RunHours, bill_by_hours
@@ -85,6 +86,9 @@ def test_each_hour_is_billed_at_its_own_price_and_both_kinds_of_carbon(tmp_path:
     for words in ("by the hours of hours.csv", "location-based", "market-based", "electricity"):
         assert words in said
     json.dumps(found.to_json(), allow_nan=False)
+    (told,) = [one for one in advice(view) if one.cause is Cause.DOWN]
+    assert "the run waited for hours" in told.words
+    assert told.field is None  # nothing failed, so no way of recovery is advised
 
 
 def test_machines_that_are_off_in_a_pause_cost_nothing_then(tmp_path: Path) -> None:
@@ -98,6 +102,58 @@ def test_machines_that_are_off_in_a_pause_cost_nothing_then(tmp_path: Path) -> N
     assert found.usd == pytest.approx(kwh @ [0.23, 0.01])
     assert found.kwh < energy.node_j.joules / J_PER_KWH
     assert any("of pauses are not counted" in note for note in found.notes)
+
+
+def test_an_hour_on_some_accelerators_is_billed_with_what_they_and_the_others_drew(
+    tmp_path: Path,
+) -> None:
+    joules, costs = {}, {}
+    for count in (1, 2):
+        (where := tmp_path / str(count)).mkdir()
+        written = Written(run_of(where).folder.path.parents[1], None)
+        rates = {**CostRates().to_json(), **hours_written(DAY)}
+        written.folder.plan_file.write_text(json.dumps(PLAN | {"rates": rates}))
+        budget = 'hours_csv = "gone.csv"\nfinish_within = "3 days"\nhours_paused = "idle"\n'
+        text = written.folder.run_file.read_text().replace('hours_paused = "idle"\n', budget)
+        written.folder.run_file.write_text(text)
+        for file in written.folder.journal.iterdir():
+            file.unlink()
+        small = {"attempt": 1, "ranks": count, "of": 2, "why": "an hour"}
+        written.supervisor(
+            (0.0, "invocation", {"ranks": 2}),
+            (1.0, "launch", {"attempt": 0, "ranks": 2}),
+            (6400.0, "launch", {"attempt": 1, "ranks": count}),
+            (6400.0, "resized", small),
+            (6445.0, "ended", {"result": "done", "error": ""}),
+        )
+        written.ranks(0, 1.0, range(1, 21))
+        written.ranks(1, 6400.0, range(21, 41), count=count)
+        view = RunView(written.folder)
+        energy, costs[count] = energy_of(view), costs_of(view)
+        assert energy is not None
+        assert energy.by_time is not None
+        by = energy.by_time
+        kwh = by.joules.sum(axis=1) / J_PER_KWH
+        assert costs[count].kwh == pytest.approx(kwh.sum())
+        hours = [DAY.at(float(t)).usd_per_kwh for t in by.start + 1e-3]
+        assert costs[count].usd == pytest.approx(kwh @ hours)
+        last = by.start >= T + 6400 - 1e-3  # the first 45 s of the hour from midnight
+        joules[count] = dict(zip(Cause, by.joules[last].sum(axis=0).tolist(), strict=True))
+        assert view.fewer_s == pytest.approx(45.0 if count == 1 else 0.0)
+        # What is to go takes all ranks at their own pace, not at that of some of them.
+        running = Written(written.folder.path.parents[1], None)
+        text = (supervisor := running.folder.journal / "supervisor.events").read_text()
+        supervisor.write_text("".join(text.splitlines(keepends=True)[:-1]))
+        running.folder.plan_file.write_text(json.dumps(PLAN | {"rates": rates, "steps": 50}))
+        view = RunView(running.folder)
+        view.__dict__["step_s"] = 7.0 if count == 1 else 2.0
+        assert left_rank_s(view) == pytest.approx(2 * 2.0 * (50 - 40))
+    down, busy = joules[1][Cause.DOWN], joules[1][Cause.COMPUTE]
+    assert joules[2][Cause.DOWN] == 0.0
+    assert 0 < down < busy
+    assert busy == pytest.approx(joules[2][Cause.COMPUTE] / 2)
+    saved = sum(joules[2].values()) - sum(joules[1].values())
+    assert costs[2].usd - costs[1].usd == pytest.approx(0.01 * saved / J_PER_KWH)
 
 
 def test_electricity_apart_is_paid_by_the_hour_and_a_rent_has_it_in_it(tmp_path: Path) -> None:

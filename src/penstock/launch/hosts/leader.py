@@ -24,7 +24,7 @@ from penstock.launch.prepare import launch_plan, open_model
 from penstock.launch.prepare.listener import Listener
 from penstock.launch.prepare.prepared_run import PreparedRun
 from penstock.launch.prepare.replan import Replanner
-from penstock.launch.supervisor.hours import hour_watch
+from penstock.launch.supervisor.hours import HourWatch, hour_watch
 from penstock.launch.supervisor.supervisor import RunOutcome
 from penstock.ledger.journal.events import (
     AttemptFailed,
@@ -65,6 +65,7 @@ class Leader:
     began: float
     lost_t: float | None  # when the leader before was lost; None where this one began the run
     remote_ranks: RemoteRanks | None = None
+    hours: HourWatch | None = None
 
     def lead(self) -> RunOutcome:
         """Lead the run to its end. Raises `LeaseLost` when another host leads from now on."""
@@ -110,7 +111,11 @@ class Leader:
         )
 
     def _plan_for(self, slots: list[int]) -> HostPlan:
-        return HostPlan(*self.prepared.plan_for_hosts(slots, self.folder.read_launch_record()))
+        layout, plan = self.prepared.plan_for_hosts(slots, self.folder.read_launch_record())
+        fit = self.hours.fit(layout) if self.hours else layout
+        if fit.ranks < layout.ranks:
+            plan |= {"hour_layout": fit.to_json()}
+        return HostPlan(fit, plan)
 
     def _supervise(self, ranks: RemoteRanks, journal: SupervisorJournal) -> RunOutcome:
         run, folder = self.prepared.run, self.folder
@@ -133,7 +138,10 @@ class Leader:
             return RunOutcome(HANDED_OVER if self.notice.leaving else "stopped")
         if few and self.lost_t is None:
             return RunOutcome("failed", str(few), few.exit_code)
+        for words in launch_plan.hour_notes(plan["predicted"]):
+            self.listener.warning(words)
         self.listener.launching(folder, plan)
+        self.hours = hour_watch(run, folder, plan)
         return MultiHostSupervisor(
             folder=folder,
             journal=journal,
@@ -147,7 +155,7 @@ class Leader:
             deterministic=run.train.deterministic,
             live=run.guard.mode == "live",
             limit=limit,
-            hours=hour_watch(run, folder, plan),
+            hours=self.hours,
             remote_ranks=ranks,
             journal_sync=self.journal_sync,
         ).run()

@@ -59,6 +59,7 @@ class Member:
     pids: dict[int, int] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)  # ranks that SIGSTOP holds
     used_slots: tuple[int, ...] = ()  # accelerators that ranks of the present attempt are on
+    idle: bool = False  # belongs to it without a rank: its hour has power for others only
     tunnel_port: int = 0
 
     @property
@@ -236,6 +237,7 @@ class HostMembership:
                         HardwarePart(member.node, slot) in self.quarantined.out
                         for slot in member.used_slots
                     ),
+                    member.idle,
                 )
                 for member in members
                 if not member.lost

@@ -137,6 +137,7 @@ class RemoteRanks(HostMembership):
                 member.used_slots = tuple(
                     slot for at, slot in self.placement.values() if at is member
                 )
+                member.idle = member in members and not member.used_slots
         hosts = [{"node": m.node, "ranks": self.ranks_of(m)} for m in members]
         plan = planned.plan | {"hosts": hosts}
         self.folder.write_plan(plan)

@@ -105,7 +105,7 @@ class MultiHostSupervisor(Supervisor):
 
         Nothing is counted against a replica that spans hosts.
         """
-        layout = Layout(**self.folder.read_launch_record().layout)
+        layout = Layout(**self.folder.read_launch_record().attempt_layout)
         inner = layout.ranks // layout.pipeline // layout.replicate
         ranks = [
             rank for rank in range(layout.ranks) if rank // inner % layout.replicate == replica

@@ -57,6 +57,11 @@ def predict(run: Run, layout: Layout, data: DatasetSizes) -> dict[str, Any]:
     return {**plan.to_json(), "uncalibrated": alone}
 
 
+def hour_notes(predicted: dict[str, Any]) -> list[str]:
+    """Return what the power of its hours does to a run that was planned."""
+    return [str(note) for note in predicted.get("hours", {}).get("notes", [])]
+
+
 def refuse_over_site(run: Run) -> None:
     """Refuse a run whose machines their site cannot feed, cool or hold."""
     try:

@@ -59,6 +59,9 @@ class Listener:
     def paused(self, words: str) -> None:
         """Show that the run waits for a better hour; "" when it goes on."""
 
+    def resized(self, words: str) -> None:
+        """Show that the run goes on with fewer ranks in an hour with less power, or with all."""
+
     def tick(self) -> None:
         """Refresh the display; called ten times a second while the ranks run."""
 
@@ -130,6 +133,9 @@ class SafeListener(Listener):
 
     def paused(self, words: str) -> None:
         self._show(lambda: self._shown.paused(words))
+
+    def resized(self, words: str) -> None:
+        self._show(lambda: self._shown.resized(words))
 
     def tick(self) -> None:
         self._show(self._shown.tick)

@@ -34,6 +34,7 @@ from penstock.ledger.journal.events import (
     HangFound,
     PauseEnded,
     RunPaused,
+    RunResized,
     StopSignal,
     StragglerChanged,
 )
@@ -41,6 +42,7 @@ from penstock.ledger.journal.read import next_attempt
 from penstock.ledger.journal.writer import SupervisorJournal
 from penstock.meter.clock import now
 from penstock.meter.rendezvous import loopback_store
+from penstock.plan.job.layout import Layout
 from penstock.policy import hang, preempt, restart
 from penstock.run.folder import RunFolder
 from penstock.train.replicas.membership import ReplicaMembership
@@ -80,6 +82,7 @@ class Supervisor:
     regroup_reason: str = ""  # why the present attempt is to save, stop and start again
     last_reason: str = ""  # of the last fault
     last_stack: str = ""
+    resized: bool = False  # the last attempt had fewer ranks because of its hour
     over_budget: bool = False  # the budget is spent, and that is on record
     display_failed: bool = False  # and it is on record
     stop_requested: bool = False  # by a signal
@@ -104,6 +107,7 @@ class Supervisor:
                 attempt = next_attempt(self.folder.journal)
                 self.begin_attempt(attempt)
                 self.journal.write(AttemptLaunched(attempt=attempt, ranks=self.ranks))
+                self._record_size(attempt)
                 records = AttemptRecords(self.folder, attempt, self.ranks)
                 end = self._run_attempt(attempt, records)
                 finished = self.quorum.finished_ranks(self._exit_codes()) if self.quorum else []
@@ -139,6 +143,14 @@ class Supervisor:
     def begin_attempt(self, attempt: int) -> None:
         """Choose the hosts of the attempt and set the number of ranks."""
         self.regroup_reason = ""
+        if self.hours is not None:
+            launch = self.folder.read_launch_record()
+            whole = Layout(**launch.layout)
+            layout = self.hours.fit(whole)
+            hour_layout = layout.to_json() if layout.ranks < whole.ranks else {}
+            if hour_layout != launch.hour_layout:
+                self.folder.write_plan(self.folder.read_plan() | {"hour_layout": hour_layout})
+            self.ranks = layout.ranks
 
     def poll_hosts(self) -> None:
         """Notice hosts that come, leave or ask for something. Called ten times a second."""
@@ -192,7 +204,7 @@ class Supervisor:
         return ObservedEnd(died, now(), {rank: codes[rank] or 0 for rank in died}, reason)
 
     def _open_quorum(self, records: AttemptRecords) -> Quorum:
-        replicas = int(self.folder.read_launch_record().layout["replicate"])
+        replicas = int(self.folder.read_launch_record().attempt_layout["replicate"])
         return Quorum(
             membership=ReplicaMembership(self.store, f"attempt-{records.attempt}"),
             processes=self.processes,
@@ -319,14 +331,18 @@ class Supervisor:
         return True
 
     def _check_hours(self) -> None:
-        """Ask the ranks to save and stop where this hour is for a pause."""
+        """Ask the ranks to save and stop where this hour is for a pause, or for another number of
+        ranks.
+        """
         if self.hours is None or self.regroup_reason or self.stop_requested or self.over_budget:
             return
         if not self.watcher.began_step or self.hours.look().level == self.hours.level:
             return
-        self.regroup_reason = f"pausing {self.hours.words()}"
+        self.regroup_reason = self.hours.change()
         self.folder.request("regroup")
-        self._show(partial(self.listener.paused, self.regroup_reason))
+        pauses = self.hours.decision.level is None
+        show = self.listener.paused if pauses else self.listener.resized
+        self._show(partial(show, self.regroup_reason))
 
     def _wait_for_its_hour(self) -> bool:
         """Wait, with no rank at work, for an hour that the run may train in; False if it is to
@@ -353,6 +369,21 @@ class Supervisor:
             self.journal.write(PauseEnded())
             self._show(partial(self.listener.paused, ""))
         return self.hours.begin()
+
+    def _record_size(self, attempt: int) -> None:
+        """Record an attempt on fewer ranks than the run has, because of its hour, and the first one
+        on all of them after that.
+        """
+        if self.hours is None:
+            return
+        launch = self.folder.read_launch_record()
+        of = Layout(**launch.layout).ranks
+        if self.ranks >= of and not self.resized:
+            return
+        self.resized = self.ranks < of
+        words = self.hours.resized(self.ranks, of)
+        self.journal.write(RunResized(attempt=attempt, ranks=self.ranks, of=of, why=words))
+        self._show(partial(self.listener.resized, words))
 
     def _asked_to_stop(self) -> bool:
         """Return whether somebody asked for a stop; a request to regroup is none."""

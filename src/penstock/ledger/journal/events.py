@@ -217,6 +217,18 @@ class PauseEnded(JournalEvent):
     """The run goes on after a pause, or stops."""
 
 
+@moment("resized")
+class RunResized(JournalEvent):
+    """An attempt has as many ranks as its hour has power for: fewer than all, or all again. This
+    was planned and is no fault.
+    """
+
+    attempt: int
+    ranks: int = needed(int)
+    of: int = needed(int)  # ranks, where there is power for all
+    why: str  # the hour in words
+
+
 @moment("display_failed")
 class DisplayFailed(JournalEvent):
     """The terminal could not be written any more; the run goes on."""

@@ -9,15 +9,22 @@ from zoneinfo import ZoneInfo
 
 from penstock.errors import PenstockError
 from penstock.plan.cost.cost import HourlyAmounts, HourlyPrice
-from penstock.plan.hours.terms import curve_of, hour_terms, terms_to_json
+from penstock.plan.hours.terms import (
+    curve_of,
+    hour_terms,
+    limits_power,
+    smaller_layouts,
+    terms_to_json,
+)
 from penstock.plan.job.job import Job
 from penstock.plan.life.life import RunLife, with_pauses
 from penstock.plan.power.power import PowerDraw
 from penstock.policy.hours.schedule import at_once, schedule
 from penstock.policy.hours.sums import ScheduleSums, sums
-from penstock.policy.hours.terms import HourSchedule, HourState, HourTerms
+from penstock.policy.hours.terms import HourSchedule, HourState, HourTerms, has_power
 from penstock.run.hours import HOUR_S, HourlyCurve
 from penstock.run.schema.run import Run
+from penstock.style import plural
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class HourPlan:
     straight: HourSchedule  # the same run in whatever hours come
     work_s: float  # of the whole run at full speed
     metered: bool  # watts are known, and so are amounts
+    whole: str = ""  # why the run cannot train on some of its accelerators; "" where it can
 
     @property
     def sums(self) -> ScheduleSums | None:
@@ -103,16 +111,31 @@ class HourPlan:
                 "budget.hours_csv: the power of the machine is not known, so hours are chosen and "
                 "money and carbon left out; give accelerator.tdp_w in a cluster file"
             )
-        if any(one.level for one in self.schedule.stretches):
-            found.append(
-                "planned, not trained by this version yet: hours on fewer accelerators; `penstock "
-                "train` pauses in them"
-            )
+        found += self.power_notes()
         last_s = min(self.schedule.finish_s, self.deadline_s)
         if not (self.curve.known(self.begins_s) and self.curve.known(last_s - 1)):
             found.append(
                 f"budget.hours_csv: {self.curve.source} does not have all hours until "
                 f"{self.curve.date(last_s)}; the nearest of its days or weeks stands for the others"
+            )
+        return tuple(found)
+
+    def power_notes(self) -> tuple[str, ...]:
+        """Return what hours with too little power do to the run, beyond what the schedule says."""
+        found, full_w = [], self.terms.levels[0].needs_w
+        short = [hour for hour in self.curve.hours if not has_power(hour, full_w)]
+        if short and self.whole:
+            found.append(
+                f"budget.hours_csv: {len(short)} of {plural(len(self.curve.hours), 'hour')} have "
+                f"too little power for all {self.terms.levels[0].accelerators:,} accelerators, and "
+                f"the run pauses in them; it cannot go on with fewer: {self.whole}"
+            )
+        dark = [one for one in short if not has_power(one, self.terms.paused_w)]
+        if dark and self.metered:
+            found.append(
+                f"budget.hours_csv: machines that pause stay on and draw "
+                f"{self.terms.paused_w / 1e3:,.3g} kW, which is more than {len(dark)} of "
+                f"{plural(len(self.curve.hours), 'hour')} have"
             )
         return tuple(found)
 
@@ -146,6 +169,7 @@ class HourPlan:
                 "amounts": _amounts(self.straight_sums),
             },
             "terms": terms_to_json(self.terms),
+            "notes": list(self.power_notes()),
         }
 
 
@@ -159,7 +183,7 @@ def plan_hours(
         return None
     assert budget.finish_within is not None, "checked when the run file was read"
     begins_s = time.time() if begins_s is None else begins_s
-    terms = hour_terms(budget, curve, job, lived, draw)
+    terms = hour_terms(run, curve, job, lived, draw)
     # The first start is part of the work. A run that may begin now is taken to be at work.
     state = HourState(begins_s, begins_s + budget.finish_within, lived.wall_s, 0)
     straight = at_once(state, terms, curve)
@@ -173,6 +197,7 @@ def plan_hours(
         straight,
         state.work_s,
         metered=draw is not None,
+        whole=smaller_layouts(run, job).none if limits_power(curve) else "",
     )
 
 

@@ -75,7 +75,7 @@ def hour_slots(state: HourState, terms: HourTerms, curve: HourlyCurve) -> HourSl
         kwh = [grid_w(hour, w) * (upto - t) / J_PER_KWH for w in watts]
         costs = [each * weight(hour, terms.by) for each in kwh]
         for level, one in enumerate(terms.levels):
-            if not has_power(hour, one.watts):
+            if not has_power(hour, one.needs_w):
                 costs[level] = inf
         slots.starts_s.append(t)
         slots.lengths_s.append(upto - t)

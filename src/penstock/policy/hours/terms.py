@@ -20,7 +20,13 @@ class PowerLevel:
 
     accelerators: int
     speed: float  # over that of all accelerators
-    watts: float  # of the site while it trains, cooling and idle accelerators included
+    watts: float  # of the site, a mean over its life, cooling and idle accelerators included
+    step_w: float = 0.0  # the same in a step; below `watts` where it is not known
+
+    @property
+    def needs_w(self) -> float:
+        """Return what an hour must have: a mean with starts and waits in it is drawn by nobody."""
+        return max(self.watts, self.step_w)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class HourTerms:
     paused_w: float  # of the site while the run pauses: the machines stay on
     switch_s: float  # without progress at every start: the save before it, starting, loading
     by: By = "cost"
+    save_s: float = 0.0  # the part of `switch_s` in which the ranks before still work
 
 
 @dataclass(frozen=True)
@@ -63,11 +70,6 @@ class HourSchedule:
     stretches: tuple[Stretch, ...]
     finish_s: float  # inf: no hour ever has the power for it
     late: bool  # it ends after the deadline
-
-    def level_at(self, t: float) -> int | None:
-        """Return what the run does at a moment; beyond the planned end, what it did last."""
-        found = next((one for one in self.stretches if one.start_s <= t < one.end_s), None)
-        return (found or self.stretches[-1]).level
 
     @property
     def pauses(self) -> tuple[Stretch, ...]:

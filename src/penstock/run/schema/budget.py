@@ -16,7 +16,8 @@ class BudgetSection(Section):
     hours_csv: Text | None = Field(
         None,
         description="CSV of hours with their price, carbon and power: the run pauses in the "
-        "dear ones. Needs `finish_within`.",
+        "dear ones, and trains on some of its accelerators in those without power for all. Needs "
+        "`finish_within`.",
     )
     finish_within: Seconds | None = Field(
         None,

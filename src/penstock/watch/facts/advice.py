@@ -196,6 +196,10 @@ def _startup(context: AdviceContext) -> Advice | None:
 
 def _lost(context: AdviceContext) -> Advice:
     guard, layout = context.run.guard, context.view.launch.layout
+    waited = context.view.paused_s or context.view.fewer_s
+    if context.cause is Cause.DOWN and waited and not context.view.fault_count:
+        why = "the run waited for hours of budget.hours_csv; `penstock plan` says what that saves"
+        return context.say(why, None)
     if error := _raised(context.view):
         return context.say(
             f"the code raised an error, which no way of recovery prevents: {error}", None

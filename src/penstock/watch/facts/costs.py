@@ -139,12 +139,13 @@ def costs_with(view: RunView, energy: Energy | None) -> Costs:
 def left_rank_s(view: RunView) -> float | None:
     """Return the rank-seconds to the end of a run, also of one that is stopped.
 
-    At the pace of the run, else of the plan, with the plan's share of time beside the steps.
+    At the pace of the run on all ranks, else of the plan, with the plan's share of time beside the
+    steps.
     """
     if view.status in ("done", EARLY):
         return 0.0
     planned = view.launch.predicted
-    pace_s = view.step_s or planned.get("step_s")
+    pace_s = view.whole_step_s or planned.get("step_s") or view.step_s
     ranks = view.account.ranks or view.launch.ranks
     if not pace_s or not ranks or not view.steps:
         return None

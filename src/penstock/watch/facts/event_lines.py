@@ -56,6 +56,7 @@ from penstock.ledger.journal.events import (
     RollbackSpan,
     RoundEnded,
     RunPaused,
+    RunResized,
     SampleFailed,
     SaveFailed,
     SiteJoinedAnew,
@@ -213,6 +214,8 @@ def _run_words(line: JournalLine) -> str | None:
             return f"{reached.budget} was reached: saving and stopping"
         case RunPaused() as paused:
             return str(paused.why)
+        case RunResized() as resized:
+            return str(resized.why)
         case PauseEnded():
             return "the pause is over"
         case StopSignal() as stop:

@@ -150,7 +150,7 @@ def plan_vs_actual(view: RunView) -> PlanVsActual | None:
         rows=Ledger(part).compare(view.account.ledger),
         steps=steps,
         planned_step_s=plan["step_s"],
-        step_s=view.step_s,
+        step_s=view.whole_step_s,
         band=(band["low"], band["high"]) if band else None,
         ranks=view.account.ranks,
         batch_tokens=view.launch.batch_tokens or None,
@@ -181,7 +181,7 @@ def add_to_calibration(folder: RunFolder) -> tuple[CalibrationRecord, list[Calib
     if "uncalibrated" not in plan:
         why = plan.get("none", "it was not planned when it started")
         raise PenstockError(f"run '{folder.name}' has no plan to compare with: {why}")
-    if view.step < FEWEST_STEPS or not view.step_s:
+    if view.step < FEWEST_STEPS or not view.whole_step_s:
         raise PenstockError(
             f"run '{folder.name}' has made {view.step} steps; a calibration needs at least "
             f"{FEWEST_STEPS}: train it longer"
@@ -196,7 +196,7 @@ def add_to_calibration(folder: RunFolder) -> tuple[CalibrationRecord, list[Calib
         layout=str(view.launch.layout),
         basis=plan["uncalibrated"]["basis"],
         predicted_s=plan["uncalibrated"]["step_s"],
-        measured_s=view.step_s,
+        measured_s=view.whole_step_s,
         **_life_ratios(view, plan["uncalibrated"]),
     )
     return record, calibration.fold(record)

@@ -9,6 +9,7 @@ from penstock.ledger.journal.events import (
     RankEnded,
     RankReady,
     ReplicaGone,
+    RunResized,
     StragglerChanged,
 )
 from penstock.ledger.journal.read import JournalLine
@@ -79,6 +80,8 @@ def _apply(health: RankHealth, line: JournalLine) -> None:
         case AttemptLaunched():
             for rank, letter in enumerate(health.letters):
                 health.letters[rank] = DEAD if letter == DEAD else STARTING
+        case RunResized() as size:  # the others wait for an hour with more power
+            _set(health, range(max(0, size.ranks), len(health.letters)), UNKNOWN, str(size.why))
         case RankReady():
             _set(health, ranks, FINE)
         case RankEnded() as end:

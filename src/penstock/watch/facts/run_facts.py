@@ -235,6 +235,11 @@ class RunFacts:
         if view.paused_s:
             text = f"{format_duration(view.paused_s)} in all, in hours of budget.hours_csv"
             lines.append(ReportLine("paused", f"{text}; it is in `down`"))
+        if view.fewer:
+            lines.append(ReportLine("hours", view.fewer, "warning"))
+        if view.fewer_s:
+            text = f"{format_duration(view.fewer_s)} on some accelerators, in hours without power"
+            lines.append(ReportLine("hours", f"{text} for all; those that wait are in `down`"))
         for stop in view.rank_events_of(StoppedEarly):
             lines.append(ReportLine("stopped", f"early: {stop.event.why}"))
         for outlet, delivery in read_deliveries(view.folder).items():

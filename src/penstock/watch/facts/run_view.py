@@ -30,6 +30,7 @@ from penstock.ledger.journal.events import (
     PauseEnded,
     RankEnded,
     RunPaused,
+    RunResized,
     StragglerChanged,
     TaskScoresEvent,
 )
@@ -37,7 +38,14 @@ from penstock.ledger.journal.follow import JournalReader, reader_of
 from penstock.ledger.journal.read import E, JournalLine, LineOf, lines_of
 from penstock.ledger.journal.records import CURVE
 from penstock.ledger.journal.values import number, whole
-from penstock.ledger.merge import Account, GroupTimeline, account_of, group_timelines
+from penstock.ledger.merge import (
+    Account,
+    GroupTimeline,
+    IdleTime,
+    account_of,
+    attempt_windows,
+    group_timelines,
+)
 from penstock.ledger.over_time import CausesOverTime, causes_over_time, seconds_before
 from penstock.ledger.scores import TaskScores
 from penstock.meter.clock import now
@@ -244,6 +252,38 @@ class RunView:
         return str(marks[-1].why) if marks and isinstance(marks[-1], RunPaused) else ""
 
     @property
+    def fewer(self) -> str:
+        """`on 1 of 2 accelerators until 06:00 (…)` while an hour lets only some of them work."""
+        if not self.running:
+            return ""
+        marks = [
+            line.event
+            for line in self.supervisor_events
+            if isinstance(line.event, RunResized | RunPaused | AttemptLaunched | InvocationStarted)
+        ]
+        last = marks[-1] if marks else None
+        return str(last.why) if isinstance(last, RunResized) and last.ranks < last.of else ""
+
+    @cached_property
+    def fewer_attempts(self) -> frozenset[int]:
+        """The attempts that had fewer ranks than the run because of their hour."""
+        lines = self.supervisor_events_of(RunResized)
+        found = (line.attempt for line in lines if line.event.ranks < line.event.of)
+        return frozenset(attempt for attempt in found if attempt is not None)
+
+    @property
+    def fewer_s(self) -> float:
+        """Seconds in attempts that had fewer ranks than the run because of their hour."""
+        total_s = 0.0
+        for invocation, attempts in self.history:
+            parts = (
+                p for p in attempt_windows(invocation, attempts) if not isinstance(p, IdleTime)
+            )
+            for attempt, part in zip(attempts, parts, strict=True):
+                total_s += part.end - part.start if attempt.number in self.fewer_attempts else 0.0
+        return total_s
+
+    @property
     def paused_s(self) -> float:
         """Seconds that the run has waited for better hours."""
         pauses = (one for invocation in self.account.invocations for one in invocation.pauses)
@@ -344,6 +384,14 @@ class RunView:
                 return float(np.median(records["total"]))
         return None
 
+    @cached_property
+    def whole_step_s(self) -> float | None:
+        """Median step time of the last attempt on all ranks, which is what was planned."""
+        for attempt, records in sorted(self._records("steps", range(1)), key=lambda file: -file[0]):
+            if len(records) and attempt not in self.fewer_attempts:
+                return float(np.median(records["total"]))
+        return None
+
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens per second while stepping, over all ranks."""
@@ -360,7 +408,9 @@ class RunView:
         peak = device.peak_flops(precision) if device and precision in ("fp32", "bf16") else None
         if not (peak and work and speed):
             return None
-        return float(work * speed / (peak * self.launch.ranks))
+        at_work = self.launch.hour_layout
+        ranks = Layout(**at_work).ranks if at_work else self.launch.ranks
+        return float(work * speed / (peak * ranks))
 
     @property
     def remaining_s(self) -> float | None:

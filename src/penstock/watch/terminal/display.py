@@ -264,6 +264,9 @@ class TerminalDisplay(Listener):
     def paused(self, words: str) -> None:
         self._say(words or "the pause is over: starting again", "yellow" if words else "dim")
 
+    def resized(self, words: str) -> None:
+        self._say(words, "yellow")
+
     def stopping(self) -> None:
         self._ending()
         if self.live is None:

@@ -58,7 +58,8 @@ def _speed(facts: RunFacts) -> Text:
     if not view.tokens_per_s or not view.step_s:
         return row("speed", ("no step yet", "dim"))
     line = row("speed", (f"{view.tokens_per_s:,.0f} tokens/s", "bold"))
-    if plan and plan.step_deviation is not None and plan.planned_tokens_per_s:
+    planned = plan is not None and plan.step_deviation is not None and plan.step_s == view.step_s
+    if plan and planned and plan.planned_tokens_per_s:  # else on fewer ranks than planned
         speed = plan.planned_step_s / view.step_s
         style = "green" if plan.within_band or speed > 1 else "yellow"
         line.append(f"  plan {plan.planned_tokens_per_s:,.0f}", style="dim")
@@ -68,7 +69,7 @@ def _speed(facts: RunFacts) -> Text:
         )
     if view.mfu is not None:
         line.append(f"   {format_percent(view.mfu)} MFU")
-        if plan and plan.step_deviation is not None:
+        if plan and planned and plan.step_deviation is not None:
             line.append(
                 f"  plan {format_percent(view.mfu * (1 + plan.step_deviation))}", style="dim"
             )
