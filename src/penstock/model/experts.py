@@ -1,8 +1,7 @@
 """The routed experts of a layer: SwiGLUs of one size, stored as three stacks of matrices.
 
-Rows come sorted by expert. Where the rows of each expert end is known on the device only, so that
-the host need not wait. Shape suffixes: n rows, e experts, d hidden, f width of an expert, i in, o
-out.
+Rows come sorted by expert. Only the device knows how many rows each expert has, so the host need
+not wait for it. Shape suffixes: n rows, e experts, d hidden, f width of an expert, i in, o out.
 """
 
 from typing import Any

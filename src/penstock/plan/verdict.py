@@ -1,8 +1,8 @@
 """The verdict of all limits on one plan: `Plan.limits`.
 
 A limit of the site that is exceeded binds before everything: the run cannot stand there. Then comes
-memory, then the budget. Where nothing is exceeded, the limit is where accelerator-time is lost, if
-a fifth of it is; else the largest kind of work.
+memory, then the budget. If nothing is exceeded, the limit is the largest loss of accelerator-time,
+if a fifth of the time is lost; else the largest kind of work.
 """
 
 from penstock.ledger.causes import Cause

@@ -9,11 +9,11 @@ work, the run waits for it. If not, some of the work must be done on-demand anyw
 done now, while spot is away, if the spot hours that this keeps for later are worth its restarts;
 else at the end, in one piece.
 
-Most gaps are short, and so is most spot that comes back; what has lasted goes on longer. So nothing
-is changed before spot has been away, or back, for as long as the restart takes that the change
-costs: whoever waits that long never pays more than twice the best. A stretch on spot also costs the
-time of two restarts. Where the time that can be lost is not enough for all stretches to come, only
-the longer ones are taken: spot must then have been back for longer.
+Most gaps of spot are short, and so are most times when it is back; one that has lasted goes on
+longer. So the run changes only after spot has been away, or back, for as long as the restart takes
+that a change costs: such a rule never pays more than twice the best. A stretch on spot also costs
+the time of two restarts. If the time that can be lost is not enough for all stretches to come, the
+run takes only the longer ones: spot must then have been back for longer.
 
 `next_look_s` says when the choice may differ although spot stays as it is, so that a run needs no
 look in between.

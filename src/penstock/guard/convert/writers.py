@@ -1,6 +1,6 @@
 """Writers of a checkpoint's tensors in other formats: safetensors or torch.
 
-Where the format allows it, one tensor is in memory at a time. The file is written under another
+Only one tensor is in memory at a time, if the format allows it. The file is written under another
 name and renamed, so a reader sees all of it or nothing.
 """
 

@@ -1,8 +1,8 @@
 """Offers in the order of what a useful token costs, with the chance to miss a deadline.
 
-Each machine (accelerator, accelerators of a node, nodes) is planned and lived once: the planner's
-fastest layout that fits, with node failures. Its lives serve all offers of that machine. For spot,
-each life is then played by `policy/spot.py` against drawn or recorded availability (`play.py`).
+Each machine (accelerator, accelerators of a node, nodes) is planned and simulated once: the
+planner's fastest layout that fits, with node failures. Its lives serve all offers of that machine.
+`policy/spot.py` then plays each life on spot, against drawn or recorded availability (`play.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
