@@ -21,9 +21,11 @@ from penstock.launch.supervisor import environment, fork_client, preload
 from penstock.launch.supervisor.preload import PreloadClient
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Shells start background jobs with Ctrl-C ignored, and processes inherit that.
+# Shells start background jobs with Ctrl-C ignored, nohup ignores SIGHUP, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # `make test` draws the same cases every time; `make test-slow` draws new and more ones
 # (--hypothesis-profile=random). Machines are shared: a case that takes long is no failure.
