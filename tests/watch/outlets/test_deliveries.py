@@ -244,7 +244,7 @@ def test_a_wandb_server_that_goes_away_leaves_files_that_the_client_sends(
     assert not server.history
     server.hang_on = ""
     client = [sys.executable, "-c", "from wandb.cli.cli import cli; cli()", *command.split()[1:]]
-    subprocess.run(client, env=os.environ | server.env, check=True, timeout=250)
+    subprocess.run(client, env=os.environ | server.env, cwd=logged.path, check=True, timeout=250)
     assert server.steps(run_id(logged), "train/loss") == list(LOSSES.items())
 
 
