@@ -21,7 +21,7 @@ from penstock.launch.supervisor import environment, fork_client, preload
 from penstock.launch.supervisor.preload import PreloadClient
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Shells start background jobs with Ctrl-C ignored, nohup ignores SIGHUP, and processes inherit that.
+# Shells start background jobs with Ctrl-C ignored, nohup has SIGHUP ignored; children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -130,6 +130,8 @@ def cases() -> dict[str, tuple[list[str], str]]:
         "not-toml.toml": "not TOML",
     }
     found = {f"data {spec[:20]}": ([f"data.dataset={spec}"], said) for spec, said in data.items()}
+    few = ["data.dataset=raw", "model.vocab=256"]
+    found["few tokens"] = few, "model.vocab = 256: a tokenizer is trained on"
     modules = {
         "missing.py:build": "no such file and function",
         "net.py:absent": "has no function 'absent'",

@@ -11,7 +11,7 @@ from penstock.data.format.locate import KINDS, PACKINGS
 from penstock.data.format.manifest import MANIFEST
 from penstock.data.recipe.recipe import Recipe
 from penstock.data.recipe.source import is_remote
-from penstock.data.recipe.tokens import LEAST_PACK, PLAIN
+from penstock.data.recipe.tokens import LEAST_PACK, LEAST_VOCAB, PLAIN
 from penstock.data.sources.guess import CHOSEN, first_row_fields, guess_fields
 from penstock.data.tokenize.load import has_template
 from penstock.errors import PenstockError
@@ -84,6 +84,11 @@ def raw_recipe(
     Conversations without a chat template are refused: the mistake would only show when somebody
     talks to the trained model. So are rows that the objective cannot learn from.
     """
+    if vocab and vocab < LEAST_VOCAB and not tokenizer:
+        raise PenstockError(
+            f"model.vocab = {vocab}: a tokenizer is trained on {spec}, with {LEAST_VOCAB} tokens "
+            f"at least; write {LEAST_VOCAB} or more, or leave it out"
+        )
     rows = guess_fields(spec, pairs=objective in ON_PAIRS)
     if objective in ON_PAIRS:
         _refuse_no_pairs(spec, rows, objective, pack)

@@ -12,11 +12,12 @@ from penstock.run.schema.machine_fields import Size
 from penstock.run.schema.section import InvalidFields, Section, Text, whole_number
 
 LEAST_PACK = 16  # tokens
+LEAST_VOCAB = 300  # of a tokenizer that is trained: 256 bytes, and some pairs
 PLAIN = "default"  # value of `chat_template` that means Penstock's plain template
 
 Vocab = Annotated[
     int,
-    PlainValidator(whole_number(300, "tokens", '32768 or "32Ki"', most=1 << 20)),
+    PlainValidator(whole_number(LEAST_VOCAB, "tokens", '32768 or "32Ki"', most=1 << 20)),
     WithJsonSchema({"title": "count", "type": ["integer", "string"]}),
 ]
 
