@@ -114,16 +114,16 @@ class RayLab:
             raise RuntimeError(f"node {node} did not start: {done.stdout}{done.stderr}")
 
     def kill_node(self, node: int | str) -> None:
-        """End every process of a host."""
-        while found := self.processes(node):
+        """End every process of a host but this one, which may have entered it."""
+        while found := [one for one in self.processes(node) if one != os.getpid()]:
             for process in found:
                 _kill(process)
             time.sleep(0.05)
 
     def processes(self, node: int | str, title: str = "") -> list[int]:
         """Return the ids of a host's processes, or of those with such a command line."""
-        told = subprocess.run(
-            ["ip", "netns", "pids", f"{self.lab}-{node}"],
+        told = subprocess.run(  # from outside, or it would find itself
+            ["nsenter", "--net=/proc/1/ns/net", "ip", "netns", "pids", f"{self.lab}-{node}"],
             capture_output=True,
             text=True,
             check=False,
