@@ -28,6 +28,7 @@ OTHER_VERBS = {
     "launch/doctor",
     "launch/engines",  # options of the commands that they call
     "launch/prepare/adopt.py",
+    "launch/ssh",
     "launch/vary.py",
     "plan/scaling/caps.py",
     "plan/scaling/nodes.py",

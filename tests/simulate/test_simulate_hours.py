@@ -128,7 +128,7 @@ def test_no_life_works_with_more_ranks_than_an_hour_has_the_power_for(
     assert sum(life.seconds) == pytest.approx(life.wall_s)
     seen = set()
     for attempt in record.attempts:
-        for stretch in (s for g in attempt.segments for s in g.stretches if s.end > s.start):
+        for stretch in (s for g in attempt.segments for s in g.spans if s.end > s.start):
             for t in (stretch.start, stretch.end - 1e-3):
                 noon = 8 <= t % DAY_S / 3600 < 16
                 assert attempt.ranks <= (512 if not noon else 256 if at_noon_w > 2.5e5 else 0)
