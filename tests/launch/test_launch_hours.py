@@ -81,6 +81,11 @@ def fields(csv: Path) -> list[str]:
     return [f"budget.hours_csv={csv}", "budget.finish_within=30 days"]
 
 
+def paying(csv: Path) -> list[str]:
+    """Hours in which a run of seconds pauses: its machines draw nothing then."""
+    return [*fields(csv), "budget.hours_paused=off"]
+
+
 def lines(folder: RunFolder, *classes: type) -> list[JournalLine]:
     every = read_events(folder.journal / "supervisor.events")
     return [line for line in every if isinstance(line.event, classes)]
@@ -133,7 +138,7 @@ def test_a_run_that_paused_ends_with_the_weights_of_one_that_did_not(
         time.sleep(0.5)  # a pause that shows in the ledger
 
     noon = Noon(STEPS // 3, clock, look)
-    folder = start(load(run_file(**FIELDS), fields(csv)), listener=noon)
+    folder = start(load(run_file(**FIELDS), paying(csv)), listener=noon)
     found = summary(folder)
     assert found["weights_hash"] == plain["weights_hash"]
     assert found["steps"] == STEPS
@@ -158,7 +163,7 @@ def test_a_run_that_begins_in_a_dear_hour_waits_and_can_be_stopped_and_gone_on_w
     run_file: MakeFile, csv: Path, clock: Clock
 ) -> None:
     clock.t = at("2026-11-18T15:00")
-    run = load(run_file(**FIELDS | {"train.steps": 5}), fields(csv))
+    run = load(run_file(**FIELDS | {"train.steps": 5}), paying(csv))
 
     class Impatient(Listener):
         def paused(self, words: str) -> None:
