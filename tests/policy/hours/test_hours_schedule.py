@@ -59,6 +59,7 @@ def exact_without_starts(state: HourState, terms: HourTerms, curve: HourlyCurve)
     costs = np.array([row[: levels + 1] for row in slots.costs])
     for last in range(1, len(costs) + 1):
         paused = costs[:last, levels].copy()
+        paused[-1] = min(0.0, paused[-1])
         bad = ~np.isfinite(costs[:last, :levels])
         extra = np.where(bad, 0.0, costs[:last, :levels] - paused[:, None]).ravel()
         speed = np.array([[t * s for s in slots.speeds[:levels]] for t in slots.lengths_s[:last]])
@@ -74,7 +75,7 @@ def exact_without_starts(state: HourState, terms: HourTerms, curve: HourlyCurve)
             bounds=[(0, 0 if out else 1) for out in bad.ravel()],
         )
         if done.status == 0:
-            least = min(least, done.fun + paused.sum() - max(0.0, paused[-1]))
+            least = min(least, done.fun + paused.sum())
     return least
 
 
