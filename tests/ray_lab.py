@@ -30,6 +30,8 @@ SETTINGS = {
     "RAY_health_check_timeout_ms": "60000",
 }
 BUCKET = "s3://data"
+# The network of this process before it enters that of a host.
+_OUTSIDE = f"/proc/{os.getpid()}/fd/{os.open('/proc/self/ns/net', os.O_RDONLY)}"
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
@@ -123,7 +125,7 @@ class RayLab:
     def processes(self, node: int | str, title: str = "") -> list[int]:
         """Return the ids of a host's processes, or of those with such a command line."""
         told = subprocess.run(  # from outside, or it would find itself
-            ["nsenter", "--net=/proc/1/ns/net", "ip", "netns", "pids", f"{self.lab}-{node}"],
+            ["nsenter", f"--net={_OUTSIDE}", "ip", "netns", "pids", f"{self.lab}-{node}"],
             capture_output=True,
             text=True,
             check=False,
