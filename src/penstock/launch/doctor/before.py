@@ -14,7 +14,7 @@ def without_bad_nodes(run: Run, folder: str, listener: Listener) -> Run:
 
     Only a list of hosts can be examined before they are used: a scheduler chooses its nodes later.
     """
-    if run.cluster.launcher != "ssh" or len(run.cluster.ssh.hosts) < 2:
+    if len(run.cluster.ssh.hosts) < 2:
         return run
     found = examine(Target.of_run(run), run, short=True, folder=folder)
     for one in found.findings:

@@ -175,7 +175,9 @@ def judge_links(
 
 
 def _name_cut_nodes(links: dict[Pair, MeasuredLink], nodes: int) -> list[Finding]:
-    """Name the fewest nodes without which all others reach each other; of two nodes alone, both."""
+    """Name nodes, those with most cut links first, until all others reach each other; of two nodes
+    alone, both.
+    """
     found, left = [], dict(links)
     fix = (
         "let every TCP port through between the nodes, or name the network that connects them in "

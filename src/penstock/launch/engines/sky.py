@@ -18,6 +18,7 @@ from penstock.launch.engines.sky_task import launch_command, static_problems, ta
 from penstock.launch.engines.yaml_text import to_yaml
 from penstock.run.schema.run import Run
 from penstock.secret import redact
+from penstock.style import plural
 
 TASK = "sky.yaml"
 """File of the run folder that was submitted."""
@@ -112,7 +113,7 @@ def describe(record: dict[str, Any]) -> JobState:
     if status in _RUNNING:
         words = _RUNNING[status] + (f" on {where}" if where not in ("", "-") else "")
         lost = record.get("recovery_count") or 0
-        words += f", recovered {lost} {'time' if lost == 1 else 'times'}" if lost else ""
+        words += f", recovered {plural(lost, 'time')}" if lost else ""
         return JobState(JobPhase.RUNNING, words, nodes)
     if not _ended(record):
         return JobState(JobPhase.UNKNOWN, f"SkyPilot calls it {status or 'nothing'}", nodes)

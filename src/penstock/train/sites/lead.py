@@ -23,7 +23,7 @@ TELL_S = 1.0  # between words to the ranks that wait for the one that talks to t
 
 
 @dataclass(frozen=True)
-class Order:
+class WeightsOrder:
     """A method of `SiteWeights` that all ranks are to call."""
 
     method: str
@@ -39,7 +39,7 @@ class SiteLead:
     weights: SiteWeights
     world: World
     beat: Callable[[], None]  # a sign of life of a rank that waits
-    _orders: SimpleQueue[Order | None] = field(default_factory=SimpleQueue, init=False)
+    _orders: SimpleQueue[WeightsOrder | None] = field(default_factory=SimpleQueue, init=False)
 
     def member_weights(self) -> MemberWeights:
         """Return the weights as the thread that talks to the bucket must use them."""
@@ -53,7 +53,7 @@ class SiteLead:
             return ask(), None
         return (self._lead(ask, place), None) if self.world.lead else self._follow()
 
-    def order(self, order: Order) -> Any:
+    def order(self, order: WeightsOrder) -> Any:
         """Have all ranks call a method; return what it returned on rank 0. Called in the thread."""
         self._orders.put(order)
         return order.answer.result()
@@ -81,7 +81,7 @@ class SiteLead:
         self.world.broadcast(["there", what, place()])
         return what
 
-    def _do(self, order: Order) -> None:
+    def _do(self, order: WeightsOrder) -> None:
         try:
             self.world.broadcast(["do", order.method, order.others])
             order.answer.set_result(getattr(self.weights, order.method)(*order.own))
@@ -131,10 +131,10 @@ class LedWeights:
         return self._all("message", tokens)
 
     def keep_owed(self, payload: bytes) -> None:
-        self._lead.order(Order("keep_owed", (payload,), (b"",)))
+        self._lead.order(WeightsOrder("keep_owed", (payload,), (b"",)))
 
     def merge(self, payloads: list[bytes], share: float) -> None:
-        self._lead.order(Order("merge", (payloads, share), ([], share)))
+        self._lead.order(WeightsOrder("merge", (payloads, share), ([], share)))
 
     def adopt(self) -> None:
         self._all("adopt")
@@ -146,7 +146,7 @@ class LedWeights:
         return self._all("snapshot", part)
 
     def load_snapshot(self, part: int, payload: bytes) -> None:
-        self._lead.order(Order("load_snapshot", (part, payload), (part, b"")))
+        self._lead.order(WeightsOrder("load_snapshot", (part, payload), (part, b"")))
 
     def _all(self, method: str, *given: int) -> Any:
-        return self._lead.order(Order(method, given, given))
+        return self._lead.order(WeightsOrder(method, given, given))

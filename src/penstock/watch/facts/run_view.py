@@ -242,27 +242,19 @@ class RunView:
     @property
     def pause(self) -> str:
         """`paused until 06:00 (0.31 USD per kWh)` while the run waits for its hour; else empty."""
-        if not self.running:
-            return ""
-        marks = [
-            line.event
-            for line in self.supervisor_events
-            if isinstance(line.event, RunPaused | PauseEnded | AttemptLaunched | InvocationStarted)
-        ]
-        return str(marks[-1].why) if marks and isinstance(marks[-1], RunPaused) else ""
+        last = self._newest(RunPaused, PauseEnded, AttemptLaunched, InvocationStarted)
+        return str(last.why) if isinstance(last, RunPaused) else ""
 
     @property
     def fewer(self) -> str:
         """`on 1 of 2 accelerators until 06:00 (…)` while an hour lets only some of them work."""
-        if not self.running:
-            return ""
-        marks = [
-            line.event
-            for line in self.supervisor_events
-            if isinstance(line.event, RunResized | RunPaused | AttemptLaunched | InvocationStarted)
-        ]
-        last = marks[-1] if marks else None
+        last = self._newest(RunResized, RunPaused, AttemptLaunched, InvocationStarted)
         return str(last.why) if isinstance(last, RunResized) and last.ranks < last.of else ""
+
+    def _newest(self, *classes: type[JournalEvent]) -> JournalEvent | None:
+        """Return the supervisor's newest event of these classes, while the run is running."""
+        events = (line.event for line in reversed(self.supervisor_events)) if self.running else ()
+        return next((event for event in events if isinstance(event, classes)), None)
 
     @cached_property
     def fewer_attempts(self) -> frozenset[int]:
