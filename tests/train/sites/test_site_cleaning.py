@@ -58,7 +58,8 @@ def test_the_bucket_stays_small_over_many_rounds(tmp_path: Path) -> None:
     # Every second round has a snapshot, which is announced a round later.
     assert len(rounds) <= 1 + 2 * 3
     assert len(published) <= 2 * (2 * 3 + 1)
-    assert max(sizes[10:]) <= 1.5 * sizes[10]
+    # One reading alone may fall just before or just after a deletion.
+    assert max(sizes[10:]) <= 1.5 * max(sizes[:11])
     assert_whole(a)
     c = Site(tmp_path, "c", **TWO)
     for part in c.outer.views(c.outer.anchor).values():
